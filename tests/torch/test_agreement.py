@@ -28,7 +28,7 @@ def test_agreement_of_all_ranks():
     assert readiness == (False, bytearray((1, 3, 0, 1)), True, True, 0, 2, 2, 4, 0, 0, 0, 0)
     check_readiness(readiness, 0)
     both = maximum(local, remote, encode(2, rounds=2))
-    assert both.all_here
+    assert both.all_present
     alone = maximum(encode(0, at_step=True), ranks=3)
     assert (alone.at_step, alone.at_end) == (True, False)
 

@@ -257,7 +257,7 @@ class Steps:
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
-                reducer.coverage.leave_alone()
+                reducer.coverage.mark_reduced()
 
     def _gradients(self) -> list[int]:
         return [kind_of(p.grad) for p in self._all_parameters()]

@@ -44,7 +44,7 @@ class _Slot:
         self.parameter = parameter
         self.name = name
         # Number of backward passes remaining before the step.
-        self.left = passes
+        self.remaining = passes
         self.hook: Any = None
         self.start: torch.Tensor | None = None
 
@@ -96,7 +96,7 @@ class DeltaReducer:
     def reset(self) -> None:
         """Reset the count of backward passes to 0."""
         for slot in self._slots:
-            slot.left = self.options.passes
+            slot.remaining = self.options.passes
             if slot.hook is None and slot.parameter.requires_grad:
                 self._hooks.add(slot)
 
@@ -190,8 +190,8 @@ class DeltaReducer:
     def on_gradient(self, slot: _Slot) -> None:
         """Count a backward pass of a parameter. Called after the gradient has been accumulated."""
         check_weighted_op(Adasum, current.batch if current.block is None else current.block)
-        slot.left -= 1
-        if slot.left < 0:
+        slot.remaining -= 1
+        if slot.remaining < 0:
             passes = self.options.passes
             raise AssertionError(
                 f"gradient {slot.name!r} was computed more than backward_passes_per_step={passes} times before step(); "

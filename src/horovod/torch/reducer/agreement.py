@@ -42,7 +42,7 @@ class Readiness(NamedTuple):
     """State of all ranks in a reduction round, decoded from their readiness messages.
 
     Attributes:
-        all_here: True if every rank of the set takes part.
+        all_present: True if every rank of the set takes part.
         flags: Each parameter's flag, followed by the flags of ``Bucketing.wishes``. Each is the maximum over all ranks.
         at_step: True if some rank is in ``step()``.
         at_end: True if some rank is at the end of a backward pass.
@@ -53,7 +53,7 @@ class Readiness(NamedTuple):
         max_epoch, min_epoch: Maximum and minimum epoch of the ranks, modulo ``MAX_BYTE``.
     """
 
-    all_here: bool
+    all_present: bool
     flags: Sequence[int]
     at_step: bool
     at_end: bool
@@ -124,9 +124,9 @@ def flags_of(vector: bytearray, ranks: int, parameters: int) -> bytearray:
 
 def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
     """Decode the element-wise maximum of all ranks' readiness messages."""
-    at_step, at_end, failed, most, least, rounds, last, first, last_epoch, first_epoch = vector[-_STATUS_BYTES:]
+    at_step, at_end, failed, highest, lowest, rounds, last, first, last_epoch, first_epoch = vector[-_STATUS_BYTES:]
     here, flags = vector[:ranks], vector[ranks:-_STATUS_BYTES]
-    about_step = (bool(at_step), bool(at_end), failed, most, MAX_BYTE - least, rounds)
+    about_step = (bool(at_step), bool(at_end), failed, highest, MAX_BYTE - lowest, rounds)
     return Readiness(all(here), flags, *about_step, last, MAX_BYTE - first, last_epoch, MAX_BYTE - first_epoch)
 
 
@@ -242,20 +242,20 @@ def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
 class Weighing:
     """Weighting of one optimizer's gradients, for example by the number of samples."""
 
-    def __init__(self, given: Any, op: int, compression: Any) -> None:
-        """Store the settings. Nothing is weighted yet. ``given`` is the optimizer's argument ``weight``."""
-        self._given = given
+    def __init__(self, weight: Any, op: int, compression: Any) -> None:
+        """Store the settings. Nothing is weighted yet. ``weight`` is the optimizer's argument ``weight``."""
+        self._argument = weight
         self._op = op
         self._compressed = compression not in (Compression.none, Compression.bf16, Compression.wire_bf16)
-        self.on = False
+        self.enabled = False
         """True if gradients are weighted."""
-        self.late = False
+        self.deferred = False
         """True if gradients are submitted only when all ranks' weights are known.
 
         Products of fp16 or compressed gradients and numbers of samples can overflow. They are multiplied by this rank's
         share of the total weight instead.
         """
-        self.number = 0.0
+        self.weight = 0.0
         """Weight of this rank in this round."""
         self.total: float | None = None
         """Total weight of all ranks in the rounds of the last step, or None without a weighted round."""
@@ -268,11 +268,11 @@ class Weighing:
         Raises:
             ValueError: If the reduction is not Average in an ``hvd.weight`` block or ``hvd.sync`` loop.
         """
-        if self.on or not (self._given is not None or current.active):
+        if self.enabled or not (self._argument is not None or current.active):
             return False
         check_weighted_op(self._op, current.batch if current.block is None else current.block)
-        self.on = self._op == Average
-        return self.on
+        self.enabled = self._op == Average
+        return self.enabled
 
     def counts_without_pass(self, slots: Sequence[Any]) -> bool:
         """Return True if this rank has a weight in the average although it has run no backward pass.
@@ -287,39 +287,39 @@ class Weighing:
         values = (grad._values() if grad.is_sparse else grad for grad in grads)
         return self._block is None and any(bool((value != 0).any()) for value in values)
 
-    def take(self, counts: bool, again: bool, half: bool) -> float:
+    def take(self, counts: bool, accumulates: bool, has_fp16: bool) -> float:
         """Determine this rank's weight, and return the factor by which to scale its gradients before the reduction.
 
         Args:
             counts: True to include this rank's gradients. If False, its weight is 0.
-            again: True if an earlier backward pass of this round has already ended.
-            half: True if some gradients are fp16.
+            accumulates: True if an earlier backward pass of this round has already ended.
+            has_fp16: True if some gradients are fp16.
 
         Raises:
             ValueError: If the weight is invalid.
             RuntimeError: If the backward passes of this round ran in different ``hvd.weight`` blocks, or had different
                 weights.
         """
-        before, self.number = self.number, current.number(self._given) if counts else 0.0
+        before, self.weight = self.weight, current.number(self._argument) if counts else 0.0
         place = current.block, current.index
-        if again and (self._place != place or before != self.number):
+        if accumulates and (self._place != place or before != self.weight):
             raise RuntimeError(
                 "all backward passes of a step must run in the same hvd.weight() block or hvd.sync() iteration, or "
-                f"with the same weight, which counts the samples of all of them; got {before:g}, then {self.number:g}"
+                f"with the same weight, which counts the samples of all of them; got {before:g}, then {self.weight:g}"
             )
         self._place = place
         if counts:
             self._block = current.block
-        self.late = half or self._compressed
-        return 0.0 if self.late else self.number
+        self.deferred = has_fp16 or self._compressed
+        return 0.0 if self.deferred else self.weight
 
     def message(self, me: int | None, ranks: int) -> bytearray:
         """Encode this rank's weight for a readiness message. The result is empty if gradients are unweighted."""
-        return encode(self.number, current.last, me, ranks) if self.on else bytearray()
+        return encode(self.weight, current.last, me, ranks) if self.enabled else bytearray()
 
     def split(self, message: bytearray, ranks: int) -> tuple[bytearray, float, list[bool]]:
         """Return a readiness message without its weights, the total weight, and which ranks have no more batches."""
-        if not self.on:
+        if not self.enabled:
             return message, 0.0, []
         numbers, ended = decode(message[-8 * ranks :])
         return message[: -8 * ranks], math.fsum(numbers), ended
@@ -344,7 +344,7 @@ class Weighing:
         self.total = total if first else (self.total or 0.0) + total
         if process_set.process_set_id == 0:
             current.ended = ended
-        if self.late or not total:
+        if self.deferred or not total:
             return
         values = [(grad._values() if grad.is_sparse else grad).data for grad in grads if grad is not None]
         if values:
@@ -352,4 +352,4 @@ class Weighing:
 
     def share(self, total: float) -> float:
         """Return this rank's weight as a fraction of the total weight of all ranks."""
-        return self.number / total if total else 0.0
+        return self.weight / total if total else 0.0

@@ -50,13 +50,13 @@ class Reducer(Protocol):
     def pass_failed(self) -> None:
         """Record that ``backward()`` is about to raise an exception. Must not block."""
 
-    def begin(self, *, alone: bool) -> None:
+    def begin(self, *, sole_reducer: bool) -> None:
         """Submit all of this rank's gradients and its readiness message without blocking.
 
         ``alone`` is True if no other reducer submits gradients in this pass.
         """
 
-    def answer(self, seconds: float) -> bool:
+    def submit_missing(self, seconds: float) -> bool:
         """Submit zeros for gradients that exist only on other ranks.
 
         Returns:
@@ -79,7 +79,7 @@ class PassState:
     """Reference to the backward pass under way, or None."""
     _failed = False
     """True if a pass since the last step raised an exception."""
-    _recovers = False
+    _recovering = False
     """True while such a failure is reported."""
 
     def _is_due(self) -> bool:
@@ -94,18 +94,18 @@ class PassState:
 
     def recover(self) -> None:
         """Report this rank's failed backward pass to the other ranks."""
-        if not self._failed or not self._is_due() or self._recovers:
+        if not self._failed or not self._is_due() or self._recovering:
             return
         # Prevent endless recursion: the round started below waits for operations, and each wait calls this method
         # again.
-        self._recovers = True
+        self._recovering = True
         try:
             if self._job is frontend.job:
                 with contextlib.suppress(Exception):
                     self._round()
             self.reset()
         finally:
-            self._recovers = False
+            self._recovering = False
 
     def _leave_pass(self) -> None:
         """Leave the current backward pass, so that its end does not complete a reduction round of this reducer."""
@@ -126,7 +126,7 @@ class Pass:
 
     def __init__(self) -> None:
         self.reducers: list[Reducer] = []
-        self.over = False
+        self.ended = False
 
     def end(self) -> None:
         """End the backward pass. Autograd calls this function."""
@@ -135,7 +135,7 @@ class Pass:
             # The backward pass that just ended was nested: it ran within this node of another pass.
             self._follow(node)
             return
-        self.over = True
+        self.ended = True
         _local.current = None
         complete(self.reducers)
 
@@ -151,7 +151,7 @@ class Pass:
             for handle in handles:
                 handle.remove()
             handles.clear()
-            if not self.over:
+            if not self.ended:
                 _queue(self.end)
 
         for following, _ in node.next_functions:
@@ -159,7 +159,7 @@ class Pass:
                 handles.append(following.register_prehook(go_on))
 
     def __del__(self) -> None:
-        if not self.over and not sys.is_finalizing():
+        if not self.ended and not sys.is_finalizing():
             for reducer in self.reducers:
                 reducer.pass_failed()
 
@@ -176,7 +176,7 @@ class Turn:
     def __init__(self) -> None:
         # Lock held while a pass begins, because autograd's threads can call begin() concurrently.
         self.lock = threading.RLock()
-        self._over = threading.Condition(self.lock)
+        self._round_ended = threading.Condition(self.lock)
         # Id of the user's thread that called the current backward pass, or 0 if no pass is running or the thread is
         # unknown.
         self.thread = 0
@@ -196,7 +196,7 @@ class Turn:
         me = threading.get_ident()
         self._waiting += 1
         try:
-            self._over.wait_for(lambda: self._round in (0, me))
+            self._round_ended.wait_for(lambda: self._round in (0, me))
         finally:
             self._waiting -= 1
         if self.thread == 0 and not _is_autograds():
@@ -218,8 +218,8 @@ class Turn:
         if self._round == threading.get_ident():
             self._round = 0
             if self._waiting:
-                with self._over:
-                    self._over.notify_all()
+                with self._round_ended:
+                    self._round_ended.notify_all()
 
 
 def _is_autograds() -> bool:
@@ -228,16 +228,16 @@ def _is_autograds() -> bool:
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
+def compiled_pass() -> Iterator[None]:
     """Return a context manager for compiled backward passes, whose end cannot be detected."""
-    _local.unseen = True
+    _local.compiled_pass = True
     try:
         yield
     finally:
-        _local.unseen = False
+        _local.compiled_pass = False
 
 
-def without_end() -> None:
+def no_pass() -> None:
     """Stand-in for a weak reference to a backward pass whose end cannot be detected. It returns None."""
     return None
 
@@ -247,17 +247,17 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
 
     Return None if autograd's graph is compiled, because the end of the pass cannot be detected in this case.
     """
-    if getattr(_local, "unseen", False):
+    if getattr(_local, "compiled", False):
         return None
     reference: weakref.ref[Pass] | None = getattr(_local, "current", None)
     current = reference() if reference is not None else None
-    if current is None or current.over:
+    if current is None or current.ended:
         current = Pass()
         try:
             _queue(current.end)
         except RuntimeError:
             # Autograd rejects the callback, because its engine is not running a backward pass in this thread.
-            current.over = True
+            current.ended = True
             return None
         reference = _local.current = weakref.ref(current)
     current.reducers.append(reducer)
@@ -288,11 +288,11 @@ def complete(reducers: Iterable[Reducer]) -> None:
 
     failed: list[Reducer] = []
     for reducer in due:
-        attempt(reducer, functools.partial(reducer.begin, alone=False))
+        attempt(reducer, functools.partial(reducer.begin, sole_reducer=False))
     waiting = [r for r in due if r not in failed]
     while waiting:
         turn = -1.0 if len(waiting) == 1 else _TURN_SECONDS
-        waiting = [r for r in waiting if not attempt(r, functools.partial(r.answer, turn))]
+        waiting = [r for r in waiting if not attempt(r, functools.partial(r.submit_missing, turn))]
     for reducer in due:
         if reducer not in failed:
             attempt(reducer, reducer.finish)
@@ -302,8 +302,8 @@ def complete(reducers: Iterable[Reducer]) -> None:
 
 def _complete_one(reducer: Reducer) -> None:
     try:
-        reducer.begin(alone=True)
-        reducer.answer(-1.0)
+        reducer.begin(sole_reducer=True)
+        reducer.submit_missing(-1.0)
         reducer.finish()
     except Exception:
         with contextlib.suppress(Exception):
@@ -315,14 +315,14 @@ def _complete_one(reducer: Reducer) -> None:
 # that prevents tracing only while tracing, because the decorator costs more than the rest of the hook.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
 # Prefer torch._disable_dynamo, because torch.compiler.disable would import torch._dynamo.
-_leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+_untraced: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 
-@_leave_alone
+@_untraced
 def _not_traced(itself: Any, slot: Any) -> None:
     owner = itself()
     if owner is not None:
-        with unseen():
+        with compiled_pass():
             owner.on_gradient(slot)
 
 
@@ -342,15 +342,15 @@ class Hooks:
     """Hooks on an optimizer's parameters, which call methods of ``owner``.
 
     When the gradient of ``slot.parameter`` has been accumulated, a hook calls ``owner.on_gradient(slot)``. If
-    ``before`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. In the thread
-    ``notes.thread``, a hook instead only records a gradient that belongs to a bucket, and calls
+    ``before_accumulation`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. In the
+    thread ``notes.thread``, a hook instead only records a gradient that belongs to a bucket, and calls
     ``owner.on_bucket(bucket)`` once the bucket is complete.
     """
 
-    def __init__(self, owner: Any, before: bool = False, notes: Notes | None = None) -> None:
+    def __init__(self, owner: Any, before_accumulation: bool = False, notes: Notes | None = None) -> None:
         self._owner = weakref.ref(owner)
         self._notes = notes or Notes()
-        self.before = before
+        self.before_accumulation = before_accumulation
         """True if hooks also call ``owner.before_gradient``."""
         # Hook handles refer to parameters weakly, so this list does not keep parameters alive. It does keep autograd
         # nodes alive until the owner is deleted.
@@ -366,12 +366,12 @@ class Hooks:
                 _not_traced(itself, slot)
                 return
             # Handle most gradients inline, because function calls dominate the cost of a hook.
-            if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
+            if notes.thread == get_ident() and slot.record_only and slot.last_pass != notes.number:
                 grad = p.grad
                 # Skip a gradient that is None, because a user-registered hook may set param.grad to None.
                 if grad is None:
                     return
-                slot.seen = notes.number
+                slot.last_pass = notes.number
                 bucket, place = slot.bucket, slot.place
                 bucket.arrived[place] = grad
                 bucket.versions[place] = grad._version
@@ -390,7 +390,7 @@ class Hooks:
 
         slot.hook = slot.parameter.register_post_accumulate_grad_hook(on_gradient)
         self._handles.append(slot.hook)
-        if self.before:
+        if self.before_accumulation:
             slot.hook = _Both(slot.hook, self._add_before(slot))
             self._handles.append(slot.hook)
 
@@ -398,14 +398,14 @@ class Hooks:
         """Remove all hooks from the parameters."""
         _remove(self._handles)
 
-    def also_before(self, slots: Iterable[Any]) -> None:
+    def add_before_accumulation(self, slots: Iterable[Any]) -> None:
         """From now on, also call ``owner.before_gradient`` before autograd adds to a gradient.
 
         ``slots`` must contain all parameters that have hooks.
         """
-        if self.before:
+        if self.before_accumulation:
             return
-        self.before = True
+        self.before_accumulation = True
         for slot in slots:
             if slot.hook is not None:
                 slot.hook = _Both(slot.hook, self._add_before(slot))

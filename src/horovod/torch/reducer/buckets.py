@@ -63,21 +63,21 @@ class Slot:
     """State of one parameter in an optimizer's reducer."""
 
     __slots__ = (
-        "again",
-        "at_once",
-        "before",
+        "accumulated",
         "bucket",
+        "copy_on_arrival",
+        "deferred",
         "group",
         "hook",
         "index",
-        "late",
+        "last_pass",
         "moves",
         "name",
-        "only_noted",
         "parameter",
         "place",
+        "record_only",
         "reduced",
-        "seen",
+        "repeated",
         "version",
         "watched",
     )
@@ -88,17 +88,17 @@ class Slot:
         self.index = index
         self.hook: Any = None
         # Number of the last backward pass that produced the gradient.
-        self.seen = 0
+        self.last_pass = 0
         # True if a single backward pass has produced the gradient more than once.
-        self.again = False
+        self.repeated = False
         # True if the gradient must not be submitted before the end of backward. Also True until the ranks have agreed
         # to submit it early.
-        self.late = True
+        self.deferred = True
         # Gradient that was submitted outside of a bucket, and its version counter at that time; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
         # Previous gradient, which must not be reduced again and is therefore kept separately; see rounds.py.
-        self.before: torch.Tensor | None = None
+        self.accumulated: torch.Tensor | None = None
         # Weak reference to the latest gradient that was reduced outside of a bucket.
         self.reduced: Any = None
         self.group: Any = None
@@ -106,15 +106,15 @@ class Slot:
         # Index of the gradient within its bucket.
         self.place = 0
         # True if the gradient should be copied to the bucket as soon as it arrives.
-        self.at_once = False
+        self.copy_on_arrival = False
         # True if the hook only records the gradient when it arrives. The bucket copies and submits it later.
-        self.only_noted = False
+        self.record_only = False
         # Number of times that a bucket with this gradient was broken up.
         self.moves = 0
 
-    def settle(self) -> None:
-        """Set ``only_noted`` from ``bucket``, ``late`` and ``at_once``. Call this when one of these has changed."""
-        self.only_noted = self.bucket is not None and not self.late and not self.at_once
+    def update_record_only(self) -> None:
+        """Set ``record_only``. Call this when ``bucket``, ``deferred`` or ``copy_on_arrival`` has changed."""
+        self.record_only = self.bucket is not None and not self.deferred and not self.copy_on_arrival
 
     def note_repeated(self) -> None:
         """Record that a nested backward pass, such as that of a reentrant checkpoint, has produced the gradient again.
@@ -127,8 +127,8 @@ class Slot:
                 f"gradient {self.name!r} was computed a second time in one backward pass, by a nested one, while it "
                 "was being reduced; with torch.utils.checkpoint pass use_reentrant=False"
             )
-        self.again = self.late = True
-        self.settle()
+        self.repeated = self.deferred = True
+        self.update_record_only()
 
     def note_reduced(self) -> None:
         """Record that the gradient has been reduced."""
@@ -168,24 +168,24 @@ class Bucket:
         "_addresses",
         "_device",
         "_dtype",
-        "_memory_is_ours",
+        "_memory_prepared",
+        "_originals",
         "_parameters",
         "_storage",
         "_storage_uses",
-        "_taken_from",
         "_view_uses",
         "arrived",
+        "cannot_change",
         "changed",
         "flat",
         "gathered",
+        "incomplete_steps",
         "job",
-        "left_alone",
+        "kind_changed",
         "members",
         "name",
-        "outgrown",
-        "partly_sent",
-        "sent",
         "streams",
+        "submitted",
         "versions",
         "views",
         "waiting_for",
@@ -204,22 +204,22 @@ class Bucket:
         self.members = list(members)
         self.job = job
         # Number of consecutive steps in which at least one of the bucket's gradients existed on no rank.
-        self.partly_sent = 0
+        self.incomplete_steps = 0
         # True if a parameter's dtype or device has changed.
-        self.outgrown = False
+        self.kind_changed = False
         self._dtype = kind.dtype
         self._device = kind.device
         # Streams on which gradients have arrived, or None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
         # Gradient tensors that were copied to the bucket, but that param.grad still refers to.
-        self._taken_from: dict[Slot, torch.Tensor] = {}
+        self._originals: dict[Slot, torch.Tensor] = {}
         self._allocate()
         for place, slot in enumerate(self.members):
             slot.bucket = self
             slot.place = place
-            slot.at_once = slot.shape.nbytes > _AT_ONCE and self.streams is None
-            slot.settle()
+            slot.copy_on_arrival = slot.shape.nbytes > _AT_ONCE and self.streams is None
+            slot.update_record_only()
         self.restart()
 
     def restart(self) -> None:
@@ -229,11 +229,11 @@ class Bucket:
         # True if all gradients are views of the bucket and none is missing.
         self.gathered = False
         # True if the bucket was submitted as a single tensor.
-        self.sent = False
+        self.submitted = False
         # True if gradients are guaranteed not to have changed since the call of ``gather``.
-        self.left_alone = False
-        self._memory_is_ours = False
-        self._taken_from.clear()
+        self.cannot_change = False
+        self._memory_prepared = False
+        self._originals.clear()
         if self.streams is not None:
             self.streams.forget()
         # Each gradient tensor as it arrived or was submitted, and its version counter at that time. If they differ from
@@ -291,10 +291,10 @@ class Bucket:
         self.waiting_for -= 1
         return self.waiting_for == 0
 
-    def gather(self, left_alone: bool) -> None:
+    def gather(self, cannot_change: bool) -> None:
         """Make all gradients views of the bucket.
 
-        A parameter without a gradient gets zeros. ``left_alone`` is True if gradients are guaranteed not to change
+        A parameter without a gradient gets zeros. ``cannot_change`` is True if gradients are guaranteed not to change
         before the reduction. Otherwise, their version counters are recorded, to detect changes.
         """
         whole = self._take_natively()
@@ -306,23 +306,23 @@ class Bucket:
                     for slot in self.members:
                         self.fill(slot)
         self.arrived = self.views.copy() if whole else list(map(_grad_of, self._parameters))
-        self.left_alone = left_alone
-        if not left_alone:
+        self.cannot_change = cannot_change
+        if not cannot_change:
             self.versions = list(map(_version_of, self.arrived))
         self.gathered = True
 
     def detect_change(self) -> None:
         """Set ``changed`` to the first gradient that was replaced or modified since it arrived or was gathered."""
-        if self.left_alone:
+        if self.cannot_change:
             return
-        came, versions = self.arrived, self.versions
+        arrived, versions = self.arrived, self.versions
         if (
             self.waiting_for == 0
-            and all(map(is_, map(_grad_of, self._parameters), came))
-            and list(map(_version_of, came)) == versions
+            and all(map(is_, map(_grad_of, self._parameters), arrived))
+            and list(map(_version_of, arrived)) == versions
         ):
             return
-        for slot, grad, version, view in zip(self.members, came, versions, self.views, strict=True):
+        for slot, grad, version, view in zip(self.members, arrived, versions, self.views, strict=True):
             if grad is None:
                 continue
             modified = grad._version != version and (grad is view or not is_part(grad))
@@ -337,12 +337,12 @@ class Bucket:
         """
         if self.waiting_for or self.streams is not None or not (_exchange and _mark_modified):
             return False
-        if not self._memory_is_ours and self._is_kept():
+        if not self._memory_prepared and self._is_referenced():
             return False
         lists = self._parameters, self.arrived, self.versions, self.views, self._addresses
         if not take_gradients(_exchange, *lists):
             return False
-        self._memory_is_ours = True
+        self._memory_prepared = True
         _mark_modified(self.views)
         return True
 
@@ -350,8 +350,8 @@ class Bucket:
         """Copy all gradients to the bucket in one call. Return True if all of them are now views of it."""
         if all(map(is_, self.arrived, self.views)) and self._all_in_place():
             return True
-        if not self._memory_is_ours:
-            self._make_memory_ours()
+        if not self._memory_prepared:
+            self._prepare_memory()
         elif not self._all_in_place():
             self._put_in_place()
         grads = self.arrived
@@ -378,29 +378,29 @@ class Bucket:
         if grad is slot.view and self._in_place(slot.place):
             return
         assert grad is not None
-        if not self._memory_is_ours:
-            self._make_memory_ours()
+        if not self._memory_prepared:
+            self._prepare_memory()
         if not self._in_place(slot.place):
             self.views[slot.place] = self._view(slot.place)
         view = slot.view
         if p.dtype is not view.dtype or p.device != view.device:
-            self.outgrown = True
+            self.kind_changed = True
         if grad.requires_grad or grad.dtype is not view.dtype or grad.device != view.device:
-            self._taken_from[slot] = grad.detach()
+            self._originals[slot] = grad.detach()
             view.copy_(grad.detach())
             return
         view.copy_(grad.to_dense() if grad.is_sparse else grad)
         p.grad = view
 
-    def _make_memory_ours(self) -> None:
+    def _prepare_memory(self) -> None:
         """Prepare the bucket's memory for the first copy of a step.
 
         If the program still uses gradients of earlier steps, or views of them, the bucket moves to new memory.
         """
-        self._memory_is_ours = True
+        self._memory_prepared = True
         if not self._all_in_place():
             self._put_in_place()
-        if not self._is_kept():
+        if not self._is_referenced():
             return
         before = self.views
         self._allocate()
@@ -412,7 +412,7 @@ class Bucket:
                 if self.arrived[place] is old and self.versions[place] == old._version:
                     self.arrived[place], self.versions[place] = view, view._version
 
-    def _is_kept(self) -> bool:
+    def _is_referenced(self) -> bool:
         """Return True if the program still uses gradients of earlier steps, or views of them."""
         if _storage_uses(self._storage) > self._storage_uses:
             return True
@@ -439,8 +439,8 @@ class Bucket:
 
     def store_result(self, slot: Slot | None) -> None:
         """Copy results to gradients that are not views of the bucket. If ``slot`` is given, copy only its result."""
-        for of in [slot] if slot is not None else list(self._taken_from):
-            grad = self._taken_from.pop(of, None)
+        for of in [slot] if slot is not None else list(self._originals):
+            grad = self._originals.pop(of, None)
             if grad is not None:
                 grad.copy_(of.view)
                 of.note_reduced()
@@ -451,6 +451,6 @@ class Bucket:
             if slot.has_reduced():
                 slot.note_reduced()
             slot.bucket = None
-            slot.at_once = False
-            slot.settle()
+            slot.copy_on_arrival = False
+            slot.update_record_only()
             slot.moves += 1

@@ -39,7 +39,7 @@ class Coverage:
         # Flags of all parameters in the first round of the previous step, combined over the ranks.
         self._last: Sequence[int] = ()
         # Parameters whose flag in `_last` is 0. A round with these flags does not reduce their gradients.
-        self._missing_then: list[Slot] = []
+        self._last_missing: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
         """Add parameters that were added to the optimizer during this step."""
@@ -63,22 +63,22 @@ class Coverage:
         # Compare flags first, because they rarely differ from those of the previous step.
         if flags != self._last:
             self._last = flags
-            self._missing_then = [slot for slot in self._slots if not flags[slot.index]]
-        self._missing = self._missing_then
+            self._last_missing = [slot for slot in self._slots if not flags[slot.index]]
+        self._missing = self._last_missing
 
     def left_out(self) -> list[Slot]:
         """Return the parameters that have a gradient that was not reduced by any round."""
-        found = self._slots if self._missing is None else self._missing
-        return [slot for slot in found if slot.parameter.grad is not None and not slot.has_reduced()]
+        candidates = self._slots if self._missing is None else self._missing
+        return [slot for slot in candidates if slot.parameter.grad is not None and not slot.has_reduced()]
 
-    def leave_alone(self, parameters: Collection[torch.Tensor] | None = None) -> None:
+    def mark_reduced(self, parameters: Collection[torch.Tensor] | None = None) -> None:
         """Mark the current gradients of ``parameters``, or of all parameters if it is None, as reduced."""
         for slot in self._slots:
             if parameters is None or slot.parameter in parameters:
                 slot.note_reduced()
 
 
-def named(slots: Sequence[Slot]) -> str:
+def names_of(slots: Sequence[Slot]) -> str:
     """Return the names of the first few gradients, for use in a message."""
     more = ", ..." if len(slots) > _NAMED else ""
     return ", ".join(repr(slot.name) for slot in slots[:_NAMED]) + more
@@ -97,7 +97,7 @@ def naming(slots: Sequence[Slot]) -> Iterator[None]:
     except RanksDisagreeError as error:
         raise RanksDisagreeError(
             f"{error}; step() on this rank found gradients that no backward pass has produced, so all ranks must have "
-            f"them: {named(slots)}"
+            f"them: {names_of(slots)}"
         ) from error
 
 
@@ -105,14 +105,14 @@ def _compression(reducer: Any) -> Any:
     return Compression.none if reducer is None else reducer.options.compression
 
 
-class Begun(dict[torch.Tensor, tuple[int, Any]]):
+class ManualReductions(dict[torch.Tensor, tuple[int, Any]]):
     """Reductions started by the program itself.
 
     The dict maps each parameter to (handle, compression context).
     """
 
     @contextlib.contextmanager
-    def apart(self, reducer: Any) -> Iterator[None]:
+    def without_gradients(self, reducer: Any) -> Iterator[None]:
         """Return a context manager that sets the gradients being reduced to None, to prevent a second reduction.
 
         On exit, it restores the gradients, which then hold the reduced values.
@@ -131,7 +131,7 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
                     with torch.no_grad():
                         p.grad.copy_(_compression(reducer).decompress(result, context))  # type: ignore[union-attr]
             if hasattr(reducer, "coverage"):
-                reducer.coverage.leave_alone(self.keys())
+                reducer.coverage.mark_reduced(self.keys())
             self.clear()
 
 
@@ -150,14 +150,14 @@ def _requires_update(self: Any) -> set[torch.Tensor]:
     return {p for p in self._parameter_names if p.requires_grad}
 
 
-def _handles(self: Any) -> Begun:
+def _handles(self: Any) -> ManualReductions:
     """Return the operations started by ``_allreduce_grad_async``, as a dict keyed by parameter.
 
     ``synchronize`` and ``step`` wait for them. Gradients of backward passes are not included: they are reduced at the
     end of the pass.
     """
-    begun: Begun = self._hvd.begun
-    return begun
+    manual: ManualReductions = self._hvd.manual
+    return manual
 
 
 def allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[int, Any]:

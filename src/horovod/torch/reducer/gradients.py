@@ -10,14 +10,14 @@ The states of a ``GradientReducer``:
   submitted when it, or all of its bucket or group, has arrived. In earlier passes autograd only accumulates gradients.
 - *between passes*: entered by ``pass_ended`` after a pass that is not the last one of its round.
 - *requested*: entered by ``begin``. All gradients of this rank and its readiness message are in flight.
-- *answered*: entered by ``answer`` when the messages of all ranks have arrived. Zeros for gradients that only other
-  ranks have are in flight, too. ``finish`` waits for everything and leads to *idle*.
+- *submitted*: entered by ``submit_missing`` when the messages of all ranks have arrived. Zeros for gradients that only
+  other ranks have are in flight, too. ``finish`` waits for everything and leads to *idle*.
 - *failed*: entered by ``pass_failed``. The next time that this rank waits for an operation, ``recover`` reports the
   failure to the other ranks in a round, and leads to *idle*.
 
-``begin``, ``answer`` and ``finish`` are the steps of a round. ``step()`` also runs a round (``synchronize``) if this
-rank has run no backward pass since the last step, or if no round has seen some gradients (coverage.py). An exception in
-a round leads to ``reset``, which waits for everything in flight.
+``begin``, ``submit_missing`` and ``finish`` are the steps of a round. ``step()`` also runs a round (``synchronize``) if
+this rank has run no backward pass since the last step, or if no round has seen some gradients (coverage.py). An
+exception in a round leads to ``reset``, which waits for everything in flight.
 
 Ranks can have gradients for different parameters, for example if some ranks' data passed through a branch of the model.
 So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a dense
@@ -67,7 +67,7 @@ class GradientReducer(backward.PassState):
         self._slots: list[Slot] = []
         # State that the gradient hooks read, such as the id of the thread in which they take the fast path.
         self._notes = Notes()
-        self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
+        self._hooks = Hooks(self, before_accumulation=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
         # Operations in flight for the current reduction round.
         self.in_flight = Submissions(options)
@@ -86,7 +86,7 @@ class GradientReducer(backward.PassState):
         # Number of the first backward pass in this reduction round.
         self._first_pass = 1
         # True until this reduction round has determined which gradients can be submitted during the backward pass.
-        self._unsettled = False
+        self._has_deferred = False
         # Frozen parameters, which have no gradient hook.
         self._frozen: list[Slot] = []
         # Number of completed backward passes in this reduction round.
@@ -94,10 +94,10 @@ class GradientReducer(backward.PassState):
         # Largest number of reduction rounds in any optimizer step so far.
         self._max_rounds = 1
         # True if another rank is waiting in step() for a further reduction round.
-        self._awaited = False
+        self._peer_waiting = False
         # Readiness message of the current reduction round, as a tuple (Work, tensor, bytes).
         self._readiness: Any = None
-        self._answered = False
+        self._all_submitted = False
         self._weighing = agreement.Weighing(options.weight, options.op, options.compression)
         self.add(members.names, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
@@ -116,7 +116,7 @@ class GradientReducer(backward.PassState):
         before = len(self._slots)
         for p in parameters:
             self._slots.append(Slot(p, names[p], len(self._slots)))
-            self._slots[-1].seen = self._notes.number
+            self._slots[-1].last_pass = self._notes.number
         self._frozen += self._slots[before:]
         self.coverage.extend(self._slots[before:])
         self._bucketing.changed()
@@ -134,13 +134,13 @@ class GradientReducer(backward.PassState):
         return len(self.options.process_set.ranks or ())
 
     @property
-    def _adds(self) -> bool:
+    def _accumulates(self) -> bool:
         """True if gradients that are already reduced must not be reduced again after the next backward pass.
 
         Reduced gradients are equal on all ranks, so an average over ranks with equal weights leaves them unchanged. A
         sum or a weighted average changes them, and so does an average if a joined rank contributes zeros.
         """
-        return self.options.op != Average or ((self._some_joined or self._weighing.on) and self._rounds > 0)
+        return self.options.op != Average or ((self._some_joined or self._weighing.enabled) and self._rounds > 0)
 
     @property
     def in_a_step(self) -> bool:
@@ -163,7 +163,7 @@ class GradientReducer(backward.PassState):
         """
         self._leave_pass()
         self.in_flight.forget()
-        self._failed = self._awaited = False
+        self._failed = self._peer_waiting = False
         self._readiness = None
         self._rounds = 0
         self.coverage.restart()
@@ -188,7 +188,7 @@ class GradientReducer(backward.PassState):
 
         Autograd calls this hook before it adds to the gradient. The hook is registered only once a program needs it.
         """
-        if slot.seen < self._first_pass and self._adds:
+        if slot.last_pass < self._first_pass and self._accumulates:
             set_accumulated_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
@@ -203,18 +203,18 @@ class GradientReducer(backward.PassState):
         if slot.parameter.grad is None:
             return
         notes = self._notes
-        again = slot.seen == notes.number
-        slot.seen = notes.number
+        repeated = slot.last_pass == notes.number
+        slot.last_pass = notes.number
         bucket = slot.bucket
-        if again:
+        if repeated:
             slot.note_repeated()
-        if slot.at_once:
+        if slot.copy_on_arrival:
             bucket.take(slot)
-        if slot.late:
-            self._unsettled = True
-        if again or not notes.thread:
+        if slot.deferred:
+            self._has_deferred = True
+        if repeated or not notes.thread:
             return
-        if slot.late:
+        if slot.deferred:
             if bucket is None and slot.group is None:
                 self._bucketing.arrived.append(slot)
         elif bucket is not None:
@@ -224,17 +224,17 @@ class GradientReducer(backward.PassState):
             self._bucketing.arrived.append(slot)
             self.in_flight.watch(slot)
             if self._bucketing.expects_more():
-                self.in_flight.one(slot)
+                self.in_flight.submit_gradient(slot)
         else:
             self.in_flight.watch(slot)
             slot.group.waiting_for -= 1
             if slot.group.waiting_for == 0:
-                self.in_flight.group(slot.group)
+                self.in_flight.submit_group(slot.group)
 
     def on_bucket(self, bucket: Bucket) -> None:
         """Submit a bucket whose last gradient has arrived, unless the backward pass is about to end."""
         if self._bucketing.expects_more():
-            self.in_flight.bucket(bucket)
+            self.in_flight.submit_bucket(bucket)
 
     def _begin_pass(self) -> None:
         with self._turn.lock:
@@ -252,8 +252,8 @@ class GradientReducer(backward.PassState):
             finally:
                 # If the weight cannot be determined, let the backward pass fail, so that the failure is reported to the
                 # other ranks.
-                self._notes.thread = thread if early and not self._weighing.late else 0
-                self._pass = joined or backward.without_end
+                self._notes.thread = thread if early and not self._weighing.deferred else 0
+                self._pass = joined or backward.no_pass
                 if joined is None:
                     # The end of this backward pass cannot be detected, so do not make other threads wait for it.
                     self._turn.end()
@@ -262,12 +262,12 @@ class GradientReducer(backward.PassState):
         """If the program weights the current gradients, enable weighting in this and all later reduction rounds."""
         if self._weighing.starts():
             self.in_flight.op = Sum
-            self._hooks.also_before(self._slots)
+            self._hooks.add_before_accumulation(self._slots)
 
     def _weigh(self, counts: bool = True) -> None:
         """Determine the weight of this rank's gradients in this reduction round, if the program weights gradients."""
         self.weigh_from_now()
-        if self._weighing.on:
+        if self._weighing.enabled:
             dtypes = (slot.parameter.dtype for slot in self._slots)
             self.in_flight.factor = self._weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
 
@@ -276,7 +276,7 @@ class GradientReducer(backward.PassState):
         if self._job is not frontend.job:
             self._job = frontend.job
             self._bucketing.drop_outdated()
-            self._failed = self._awaited = False
+            self._failed = self._peer_waiting = False
             # Do not reset _max_rounds, because it depends only on the program, which stays the same in the new job.
             self._rounds = self._ended = 0
             self.coverage.restart()
@@ -326,14 +326,14 @@ class GradientReducer(backward.PassState):
             return
         self._enter_job()
         self.recover()
-        unseen = self._pass is not None
+        open_pass = self._pass is not None
         self._leave_pass()
-        if self._rounds and not (unseen or self._ended or self._awaited):
+        if self._rounds and not (open_pass or self._ended or self._peer_waiting):
             return
         more = True
         while more:
-            more = self._round(at_step=True, only_new=only_new or self._rounds > 0) and self._awaited
-        self._awaited = False
+            more = self._round(at_step=True, only_new=only_new or self._rounds > 0) and self._peer_waiting
+        self._peer_waiting = False
 
     def reduce_left_out(self) -> None:
         """Reduce the gradients that no reduction round of this step has included (coverage.py).
@@ -350,7 +350,7 @@ class GradientReducer(backward.PassState):
             # Treat the left-out gradients as if a backward pass had just produced them.
             self._notes.number += 1
             for slot in left_out:
-                slot.seen = self._notes.number
+                slot.last_pass = self._notes.number
             with naming(left_out):
                 self._round(at_step=True)
 
@@ -360,7 +360,7 @@ class GradientReducer(backward.PassState):
         self._max_rounds = max(self._max_rounds, self._rounds)
         self._rounds = 0
         self.coverage.restart()
-        self._awaited = False
+        self._peer_waiting = False
 
     def zeroed(self) -> None:
         """Discard the results of unfinished backward passes when gradients are zeroed."""
@@ -372,20 +372,20 @@ class GradientReducer(backward.PassState):
         """Run a reduction round, and return True if any rank entered it at the end of a backward pass."""
         try:
             self.begin(at_step, only_new)
-            self.answer()
+            self.submit_missing()
             return self.finish()
         except Exception:
             self.reset()
             raise
 
-    def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
+    def begin(self, at_step: bool = False, only_new: bool = True, *, sole_reducer: bool = False) -> None:
         """Begin a reduction round; see ``backward.Reducer``.
 
         ``at_step`` is True if the caller is ``step()``, and False at the end of a backward pass. For ``only_new``, see
         ``synchronize``.
         """
         with torch.no_grad():
-            self.in_flight.alone = alone
+            self.in_flight.sole_reducer = sole_reducer
             self._members.take_in(self)
             self._contribution.gather()
             self._enter_job()
@@ -411,11 +411,11 @@ class GradientReducer(backward.PassState):
             message += self._weighing.message(self.options.process_set.rank(), self._ranks)
             vector = torch.frombuffer(message, dtype=torch.uint8)
             self._readiness = self.in_flight.exchange_readiness(vector, self.name), vector, message
-            self._answered = not self._weighing.late and self._contribution.submit_mine()
+            self._all_submitted = not self._weighing.deferred and self._contribution.submit_local()
 
-    def answer(self, seconds: float = -1.0) -> bool:
+    def submit_missing(self, seconds: float = -1.0) -> bool:
         """Submit zeros for gradients that exist only on other ranks; see ``backward.Reducer``."""
-        if self._answered and seconds < 0:
+        if self._all_submitted and seconds < 0:
             return True
         work, vector, message = self._readiness
         try:
@@ -425,13 +425,13 @@ class GradientReducer(backward.PassState):
         except RanksDisagreeError as error:
             agreement.explain(error, self.name)
             raise
-        if not self._answered:
+        if not self._all_submitted:
             with torch.no_grad():
-                if self._weighing.late:
+                if self._weighing.deferred:
                     self.in_flight.factor = self._weighing.share(self._weighing.split(message, self._ranks)[1])
-                    self._contribution.submit_mine()
-                theirs = agreement.flags_of(message, self._ranks, len(self._slots))
-                self._contribution.submit_theirs(theirs, self._adds)
+                    self._contribution.submit_local()
+                combined = agreement.flags_of(message, self._ranks, len(self._slots))
+                self._contribution.submit_missing(combined, self._accumulates)
         return True
 
     def finish(self) -> bool:
@@ -453,39 +453,39 @@ class GradientReducer(backward.PassState):
             readiness = agreement.decode_readiness(message, self._ranks)
             self.progress.check(readiness, self.options.process_set.ranks)
             self.coverage.add(readiness.flags)
-            if self._weighing.on:
+            if self._weighing.enabled:
                 grads = [s.parameter.grad for s in self._slots if readiness.flags[s.index]]
                 self._weighing.divide(grads, total, ended, self._rounds == 0, self.options.process_set)
-            if self._adds:
+            if self._accumulates:
                 for slot in self._slots:
                     add_accumulated(slot)
             self._bucketing.propose(self._slots, readiness.flags)
         self._rounds += 1
         self.reductions += 1
-        self._some_joined = not readiness.all_here
+        self._some_joined = not readiness.all_present
         if self._some_joined:
-            self._hooks.also_before(self._slots)
-        self._awaited = readiness.at_step and self._rounds < readiness.max_rounds
+            self._hooks.add_before_accumulation(self._slots)
+        self._peer_waiting = readiness.at_step and self._rounds < readiness.max_rounds
         self._restart(reduced=True)
         return readiness.at_end
 
     @property
-    def nothing_counted(self) -> bool:
+    def has_zero_weight(self) -> bool:
         """True if the step must be skipped because the total weight of its gradients on all ranks is 0."""
         return self._rounds > 0 and self._weighing.total == 0
 
     def _restart(self, reduced: bool = False) -> None:
-        if self._unsettled:
+        if self._has_deferred:
             for slot in self._slots:
-                if slot.seen >= self._first_pass:
-                    slot.late = slot.again
-                    slot.settle()
-            self._unsettled = False
+                if slot.last_pass >= self._first_pass:
+                    slot.deferred = slot.repeated
+                    slot.update_record_only()
+            self._has_deferred = False
         self._first_pass = self._notes.number + 1
         self.in_flight.forget_watched(reduced)
-        if self._hooks.before:
+        if self._hooks.before_accumulation:
             for slot in self._slots:
-                slot.before = None
+                slot.accumulated = None
         # Register hooks on parameters that the program has unfrozen.
         self._hook_thawed()
         for group in self._groups:

@@ -47,17 +47,17 @@ def name_parameters(
     repeated = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
     if repeated:
         raise ValueError(f"named_parameters must have unique names, got these more than once: {', '.join(repeated)}")
-    given: dict[torch.Tensor, str] = {}
+    names: dict[torch.Tensor, str] = {}
     for name, p in pairs:
-        given.setdefault(p, name)
-    wanted = [p for group in param_groups for p in group["params"]]
-    unnamed = [tuple(p.shape) for p in wanted if p not in given]
+        names.setdefault(p, name)
+    parameters = [p for group in param_groups for p in group["params"]]
+    unnamed = [tuple(p.shape) for p in parameters if p not in names]
     if unnamed:
         raise ValueError(
-            f"named_parameters must name all of the optimizer's {len(wanted)} parameters, but {len(unnamed)} are "
+            f"named_parameters must name all of the optimizer's {len(parameters)} parameters, but {len(unnamed)} are "
             f"missing, with shapes {unnamed[:10]}; name all of them or none"
         )
-    return {p: given[p] for p in wanted}
+    return {p: names[p] for p in parameters}
 
 
 def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int) -> None:
@@ -96,23 +96,23 @@ def make_groups(
     if not groups:
         return []
     if isinstance(groups, int):
-        mine: list[list[str]] = [
+        local_groups: list[list[str]] = [
             [names[p] for p in part] for part in parts([p for p in parameters if p.requires_grad], groups)
         ]
     else:
-        mine = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
+        local_groups = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
     assert process_set.ranks is not None
-    theirs = objects.broadcast_object(
-        mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set, frontend=frontend
+    agreed = objects.broadcast_object(
+        local_groups, process_set.ranks[0], "DistributedOptimizer.groups", process_set, frontend=frontend
     )
     by_name = {name: p for p, name in names.items()}
-    unknown = [name for group in theirs for name in group if name not in by_name]
+    unknown = [name for group in agreed for name in group if name not in by_name]
     if unknown:
         raise ValueError(
             f"groups must name parameters that exist on all ranks, but rank {process_set.ranks[0]} has {unknown}, "
             f"which rank {frontend.require_job().rank} does not have"
         )
-    return [[by_name[name] for name in group] for group in theirs if group]
+    return [[by_name[name] for name in group] for group in agreed if group]
 
 
 class Members:
@@ -144,12 +144,12 @@ class Members:
         optimizer = self._optimizer()
         if optimizer is None or self._is_as_remembered(optimizer.param_groups):
             return
-        taken = set(self.names.values())
+        used = set(self.names.values())
         new = {}
         for p, name in name_parameters(optimizer.param_groups, None).items():
             # A removed parameter keeps its name in case the program adds it again.
             if p not in self.names:
-                while name in taken:
+                while name in used:
                     name += "'"
                 new[p] = name
         if reducer is not None:
@@ -176,18 +176,18 @@ class Members:
         return True
 
 
-class _Known:
+class _UsedNames:
     """Gradient names in use within one process set of one job."""
 
-    __slots__ = ("counts", "given", "job")
+    __slots__ = ("by_optimizer", "counts", "job")
 
     def __init__(self, job: Any) -> None:
         self.job = job
         self.counts: Counter[str] = Counter()
-        self.given: WeakKeyDictionary[Any, dict[torch.Tensor, str]] = WeakKeyDictionary()
+        self.by_optimizer: WeakKeyDictionary[Any, dict[torch.Tensor, str]] = WeakKeyDictionary()
 
 
-_known: "WeakKeyDictionary[ProcessSet, _Known]" = WeakKeyDictionary()
+_used_names: "WeakKeyDictionary[ProcessSet, _UsedNames]" = WeakKeyDictionary()
 
 
 def unique_on_the_wire(
@@ -199,18 +199,18 @@ def unique_on_the_wire(
     append ``#1``, ``#2`` and so on. All ranks must therefore wrap their optimizers in the same order. An optimizer that
     is wrapped again keeps its names.
     """
-    known = _known.get(process_set)
-    if known is None or known.job is not frontend.job:
-        known = _known[process_set] = _Known(frontend.job)
-    before = known.given.get(optimizer, {})
+    used = _used_names.get(process_set)
+    if used is None or used.job is not frontend.job:
+        used = _used_names[process_set] = _UsedNames(frontend.job)
+    before = used.by_optimizer.get(optimizer, {})
     result = {}
     for p, name in names.items():
         earlier = before.get(p)
         if earlier is not None and (earlier == name or earlier.startswith(name + "#")):
             result[p] = earlier
             continue
-        count = known.counts[name]
-        known.counts[name] += 1
+        count = used.counts[name]
+        used.counts[name] += 1
         result[p] = f"{name}#{count}" if count else name
-    known.given[optimizer] = {**before, **result}
+    used.by_optimizer[optimizer] = {**before, **result}
     return result

@@ -34,7 +34,7 @@ from horovod.torch.reducer.submissions import Group, Options, Submissions
 DENSE = 1
 """Flag of a dense gradient that can share a bucket."""
 
-APART = 0x80
+SEPARATE = 0x80
 """Bit that is set in the flag of a dense gradient that cannot share a bucket on this rank."""
 
 EVERYTHING = 1 << 62
@@ -75,8 +75,8 @@ class Bucketing:
         self.arrived: list[Slot] = []
         """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
         self._buckets: list[Bucket] = []
-        # Cached list of the parameters that are in no bucket, as returned by ``apart``.
-        self._apart: list[Slot] | None = None
+        # Cached list of the parameters that are in no bucket, as returned by ``unbucketed``.
+        self._unbucketed: list[Slot] | None = None
         # Number of gradients outside of buckets that backward had produced when the last reduction round ended.
         self._arrived_last = 0
         self._process_set = process_set
@@ -90,12 +90,12 @@ class Bucketing:
         self.settle()
         return self._buckets
 
-    def apart(self, slots: list[Slot]) -> list[Slot]:
+    def unbucketed(self, slots: list[Slot]) -> list[Slot]:
         """Return the parameters that are in no bucket. ``slots`` must contain all parameters of the optimizer."""
         self.settle()
-        if self._apart is None:
-            self._apart = [slot for slot in slots if slot.bucket is None]
-        return self._apart
+        if self._unbucketed is None:
+            self._unbucketed = [slot for slot in slots if slot.bucket is None]
+        return self._unbucketed
 
     def expects_more(self) -> bool:
         """Return True if backward will probably produce more gradients, judging by the last round.
@@ -109,7 +109,7 @@ class Bucketing:
 
     def changed(self) -> None:
         """Clear the cached list of parameters outside of buckets. Call this when parameters or buckets have changed."""
-        self._apart = None
+        self._unbucketed = None
 
     def flag(self, slot: Slot) -> int:
         """Return the flag of a dense gradient, which tells other ranks whether the gradient can share a bucket."""
@@ -127,7 +127,7 @@ class Bucketing:
             and p.grad.dtype is p.dtype
             and not p.grad.requires_grad
         )
-        return DENSE if may_share else DENSE | APART
+        return DENSE if may_share else DENSE | SEPARATE
 
     def restart(self) -> None:
         """Reset the state at the start of a reduction round."""
@@ -208,9 +208,9 @@ class Bucketing:
         if bucket_bytes:
             self._resize(BucketSizes(bucket_bytes, small_bytes), proposal.buckets)
             return
-        # `came[i]` is the 1-based position at which parameter i's gradient arrived on the process set's first rank, or
-        # 0 if it did not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
-        came, wishes = rest[: proposal.slots], rest[proposal.slots :]
+        # `arrival[i]` is the 1-based position at which parameter i's gradient arrived on the process set's first rank,
+        # or 0 if it did not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
+        arrival, wishes = rest[: proposal.slots], rest[proposal.slots :]
         # Break up the buckets that a rank wants to dissolve. In the next round, their gradients are reduced separately,
         # and their flags in that round determine whether they can share a bucket again.
         for bucket, wish in zip(proposal.buckets, wishes, strict=True):
@@ -218,7 +218,7 @@ class Bucketing:
                 self._dissolve(bucket)
         # Sort gradients by arrival. Put those that did not arrive at the end, from the last parameter to the first.
         candidates = sorted(
-            proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
+            proposal.candidates, key=lambda entry: (arrival[entry[0].index] or proposal.slots + 1, -entry[0].index)
         )
         shapes = [shape for _, shape in candidates]
         for members in plan(shapes, range(len(candidates)), self._sizes.first, self._sizes.bucket):
@@ -252,7 +252,7 @@ class Bucketing:
         return [slot for slot in slots if slot.bucket is None and flags[slot.index] == DENSE]
 
     def _should_dissolve(self, bucket: Bucket) -> bool:
-        return bucket.outgrown or bucket.partly_sent >= _PATIENCE
+        return bucket.kind_changed or bucket.incomplete_steps >= _PATIENCE
 
     def _dissolve(self, bucket: Bucket) -> None:
         self._buckets.remove(bucket)
@@ -265,9 +265,9 @@ def set_accumulated_aside(slot: Slot) -> None:
     """Save a parameter's current gradient in ``slot.before``, and clear ``param.grad``."""
     p = slot.parameter
     grad = p.grad
-    if grad is not None and slot.before is None:
+    if grad is not None and slot.accumulated is None:
         # Copy a gradient that is in a bucket, because the new gradient will overwrite the same memory.
-        slot.before = grad.detach().clone() if grad is slot.view else grad
+        slot.accumulated = grad.detach().clone() if grad is slot.view else grad
         p.grad = None
 
 
@@ -277,7 +277,7 @@ def add_accumulated(slot: Slot) -> None:
     Unless the result is in a bucket, ``param.grad`` is again the saved tensor, to which the result is added in place.
     Autograd accumulates gradients in the same way.
     """
-    before, slot.before = slot.before, None
+    before, slot.accumulated = slot.accumulated, None
     p = slot.parameter
     result = p.grad
     if before is None:
@@ -312,21 +312,21 @@ class Contribution:
         self._bucketing = bucketing
         self._in_flight = in_flight
         # This rank's flags for the current round, one byte per parameter.
-        self._mine = bytearray()
+        self._flags = bytearray()
         # True once the first gradients have been sampled for monitoring.
-        self._noticed = False
+        self._first_sampled = False
         # True if some bucket or group is not submitted yet because this rank lacks some of its gradients.
-        self._parts = False
+        self._has_partial = False
 
     def gather(self) -> None:
         """Copy gradients into each bucket whose gradients have all arrived, without submitting the bucket."""
-        if not self._noticed:
-            self._noticed = True
+        if not self._first_sampled:
+            self._first_sampled = True
             named = [(slot.name, slot.parameter.grad) for slot in self._slots]
             monitoring.first_gradients(named, self._slots[0].name, self._options.process_set)
         for bucket in self._bucketing.buckets:
             if not (bucket.waiting_for or bucket.gathered):
-                bucket.gather(self._in_flight.alone)
+                bucket.gather(self._in_flight.sole_reducer)
 
     def flags(self, since: int) -> bytearray:
         """Return one flag for each parameter, which describes this rank's gradient.
@@ -337,75 +337,75 @@ class Contribution:
         """
         flags = bytearray((DENSE,)) * len(self._slots)
         # Check for None first, because many parameters can be frozen or unused, and the check is fast.
-        for slot in self._bucketing.apart(self._slots):
+        for slot in self._bucketing.unbucketed(self._slots):
             flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
         for bucket in self._bucketing.buckets:
-            if bucket.waiting_for and not bucket.sent:
+            if bucket.waiting_for and not bucket.submitted:
                 for slot in bucket.members:
                     flags[slot.index] = self._flag(slot, since)
-        self._mine = flags
+        self._flags = flags
         return flags
 
     def _flag(self, slot: Slot, since: int) -> int:
         p = slot.parameter
         grad = p.grad
-        if grad is None or (slot.seen < since and (slot.hook is not None or not p.requires_grad)):
+        if grad is None or (slot.last_pass < since and (slot.hook is not None or not p.requires_grad)):
             return 0
         dense = not grad.is_sparse or self._options.makes_dense or slot.bucket is not None
         return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
-    def submit_mine(self) -> bool:
+    def submit_local(self) -> bool:
         """Submit this rank's remaining gradients. Return True if all gradients are in flight afterwards."""
-        everything, flags = True, self._mine
-        self._parts = False
-        for slot in self._bucketing.apart(self._slots):
+        everything, flags = True, self._flags
+        self._has_partial = False
+        for slot in self._bucketing.unbucketed(self._slots):
             if slot.group is None:
                 if not flags[slot.index]:
                     everything = False
                 elif slot not in self._in_flight:
-                    self._in_flight.one(slot)
+                    self._in_flight.submit_gradient(slot)
         for bucket in self._bucketing.buckets:
-            if bucket.sent:
+            if bucket.submitted:
                 continue
             # Count only if some gradient is missing. The sum of a list is faster than that of a generator.
             missing = bucket.waiting_for and sum([not flags[slot.index] for slot in bucket.members])  # noqa: C419
             if not missing:
-                self._in_flight.bucket(bucket)
+                self._in_flight.submit_bucket(bucket)
             else:
                 everything = False
-                self._parts = self._parts or missing < len(bucket.members)
+                self._has_partial = self._has_partial or missing < len(bucket.members)
         for group in self._groups:
             if not self._is_pending(group):
-                there = sum(flags[slot.index] > 0 for slot in group.members)
-                if there == len(group.members):
-                    self._in_flight.group(group)
+                present = sum(flags[slot.index] > 0 for slot in group.members)
+                if present == len(group.members):
+                    self._in_flight.submit_group(group)
                 else:
                     everything = False
-                    self._parts = self._parts or there > 0
+                    self._has_partial = self._has_partial or present > 0
         return everything
 
-    def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
+    def submit_missing(self, flags: Sequence[int], accumulates: bool) -> None:
         """Take part in the reduction of gradients that only other ranks have produced in this round.
 
-        This rank submits zeros, or the gradient of an earlier round if one exists and ``adds`` is False.
+        This rank submits zeros, or the gradient of an earlier round if one exists and ``accumulates`` is False.
 
         Args:
             flags: Combined flags of all ranks.
-            adds: True if gradients of earlier rounds must not be reduced again.
+            accumulates: True if gradients of earlier rounds must not be reduced again.
         """
-        if flags == self._mine and not self._parts:
+        if flags == self._flags and not self._has_partial:
             # Nothing is left to submit. The gradients that this rank lacks belong to frozen or unused parameters, and
             # all other ranks lack them too.
             return
         for slot in self._slots:
             flag = flags[slot.index]
-            if adds and flag and not self._mine[slot.index]:
+            if accumulates and flag and not self._flags[slot.index]:
                 set_accumulated_aside(slot)
             if flag and slot.bucket is None and slot.group is None and slot not in self._in_flight:
                 fill(slot.parameter, flag)
-                self._in_flight.one(slot)
+                self._in_flight.submit_gradient(slot)
         for bucket in self._bucketing.buckets:
-            if not bucket.sent:
+            if not bucket.submitted:
                 self._submit_rest_of_bucket(bucket, flags)
         for group in self._groups:
             if not self._is_pending(group) and any(flags[slot.index] for slot in group.members):
@@ -413,7 +413,7 @@ class Contribution:
                     if flags[slot.index]:
                         fill(slot.parameter, flags[slot.index])
                 missing = [slot for slot in group.members if not flags[slot.index]]
-                self._in_flight.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
+                self._in_flight.submit_group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
 
     def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
         """Submit a bucket of which this rank lacks some gradients.
@@ -422,18 +422,18 @@ class Contribution:
         are missing on all ranks, the others are submitted one by one, because the old values in the gaps must not be
         reduced again.
         """
-        there = [slot for slot in bucket.members if flags[slot.index]]
-        if len(there) == len(bucket.members):
-            self._in_flight.bucket(bucket)
-        elif there:
-            bucket.partly_sent += 1
+        present = [slot for slot in bucket.members if flags[slot.index]]
+        if len(present) == len(bucket.members):
+            self._in_flight.submit_bucket(bucket)
+        elif present:
+            bucket.incomplete_steps += 1
             bucket.detect_change()
             # Make all of these gradients views of the bucket before submitting any, because `fill` can move the bucket
             # to new memory.
-            for slot in there:
+            for slot in present:
                 bucket.fill(slot)
-            for slot in there:
-                self._in_flight.out_of_bucket(slot)
+            for slot in present:
+                self._in_flight.submit_from_bucket(slot)
 
     def _is_pending(self, group: Group) -> bool:
         return any(slot in self._in_flight for slot in group.members)
@@ -450,7 +450,7 @@ def fill(p: torch.Tensor, flag: int) -> None:
     """If ``p`` has no gradient, set it to zeros. ``flag`` encodes whether they are dense or sparse (``kind_of``)."""
     if p.grad is not None:
         return
-    if flag in (DENSE, DENSE | APART):
+    if flag in (DENSE, DENSE | SEPARATE):
         p.grad = torch.zeros_like(p)
         return
     dims = flag - 1

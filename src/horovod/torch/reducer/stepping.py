@@ -14,7 +14,7 @@ from horovod.torch import monitoring
 from horovod.torch.monitoring import check_after_step
 from horovod.torch.ops.allreduce import allreduce_
 from horovod.torch.reducer.adasum import DeltaReducer
-from horovod.torch.reducer.coverage import Begun, named
+from horovod.torch.reducer.coverage import ManualReductions, names_of
 from horovod.torch.reducer.gradients import GradientReducer
 from horovod.torch.reducer.parameter_names import Members
 from horovod.torch.reducer.submissions import NoiseSampler
@@ -34,7 +34,7 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
     def run() -> Any:
         # Reset the last step's state, because only some ranks might run a backward pass in the closure.
         reducer.stepped()
-        reducer.coverage.leave_alone()
+        reducer.coverage.mark_reduced()
         loss = closure()
         reducer.synchronize(only_new=True)
         reducer.reduce_left_out()
@@ -66,14 +66,14 @@ class Control:
     """State that a distributed optimizer adds to the plain one, including its reducer."""
 
     __slots__ = (
-        *("begun", "in_step", "members", "noise", "passes", "reducer", "should_synchronize", "synchronized", "warned"),
+        *("manual", "in_step", "members", "noise", "passes", "reducer", "should_synchronize", "synchronized", "warned"),
     )
 
     def __init__(self, reducer: GradientReducer | DeltaReducer | None, passes: int, members: Members) -> None:
         self.reducer = reducer
         self.passes = passes
         self.members = members
-        self.begun = Begun()
+        self.manual = ManualReductions()
         self.noise = NoiseSampler()
         self.should_synchronize = True
         # True if the user has called synchronize() since the last step.
@@ -107,7 +107,7 @@ class Control:
             self._warn_of_left_out(
                 reducer, " in optimizer.skip_synchronize()", "call optimizer.synchronize() before it, unless"
             )
-        if reducer is not None and closure is None and reducer.nothing_counted:
+        if reducer is not None and closure is None and reducer.has_zero_weight:
             step = _no_step
         return self._plain(step, args, kwargs)
 
@@ -115,8 +115,8 @@ class Control:
         if not self.warned and (left_out := reducer.coverage.left_out()):
             self.warned = True
             warn_user(
-                f"optimizer.step(){where} uses gradients that were not reduced: {named(left_out)}; {advice} ranks may "
-                "differ"
+                f"optimizer.step(){where} uses gradients that were not reduced: {names_of(left_out)}; {advice} ranks "
+                "may differ"
             )
 
     def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,7 +142,7 @@ class Control:
 
         Unless ``only_new`` is True, gradients that every reduction round has missed are reduced too.
         """
-        with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
+        with self.manual.without_gradients(self.reducer) if self.manual else contextlib.nullcontext():
             if self.reducer is not None:
                 self.reducer.synchronize(only_new=only_new)
                 if not only_new:

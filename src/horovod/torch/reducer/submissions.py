@@ -38,7 +38,7 @@ class Residuals:
     """
 
     def __init__(self) -> None:
-        self._held: dict[Any, torch.Tensor] = {}
+        self._by_key: dict[Any, torch.Tensor] = {}
 
     def of(self, key: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Return the contiguous residual that belongs to ``tensor`` and has the same size.
@@ -46,14 +46,14 @@ class Residuals:
         The residual is the compression error of the previous step. It is zero if there was no previous step with this
         key, shape and device.
         """
-        held = self._held.get(key)
-        if held is None or held.shape != tensor.shape or held.device != tensor.device:
-            held = self._held[key] = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
-        return held
+        residual = self._by_key.get(key)
+        if residual is None or residual.shape != tensor.shape or residual.device != tensor.device:
+            residual = self._by_key[key] = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
+        return residual
 
     def clear(self) -> None:
         """Discard all residuals, so that no earlier compression errors are added to gradients."""
-        self._held.clear()
+        self._by_key.clear()
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Options:
     groups: list[list[torch.Tensor]] = field(default_factory=list)
     max_bucketed: int = 0
     """Maximum bytes of a gradient that can share a bucket. 0 on any rank disables buckets on all ranks."""
-    sparse_again: bool = False
+    restore_sparse: bool = False
     """True to convert gradients that were made dense back to sparse ones."""
     weight: Any = None
     """Weight of this rank's gradients, a function that returns it, or None; see common/training_loop/weights.py."""
@@ -216,7 +216,7 @@ class Submissions:
         """Reduction of gradients: that of the options, or Sum if gradients are weighted."""
         self.factor = 1.0
         """Factor by which gradients are multiplied when they are submitted."""
-        self.alone = False
+        self.sole_reducer = False
         """True at the end of a pass without other reducers. Gradients then cannot change until they are reduced."""
         self.norms: Norms | None = None
         """Norms to record in this step, or None."""
@@ -232,7 +232,7 @@ class Submissions:
         repeat = self._pending[vector] = self._submit_in_place(vector, name, Max)
         return repeat.work
 
-    def one(self, slot: Slot) -> None:
+    def submit_gradient(self, slot: Slot) -> None:
         """Submit a gradient that belongs to no bucket."""
         p = slot.parameter
         grad = p.grad
@@ -259,7 +259,7 @@ class Submissions:
 
         self._pending[slot] = finish
 
-    def group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
+    def submit_group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
         """Submit the gradients of a group in a single operation.
 
         ``stand_ins`` contains zeros to submit in place of gradients that are None. Their ``param.grad`` stays None.
@@ -271,7 +271,7 @@ class Submissions:
             if stand_ins and slot in stand_ins:
                 grads[slot] = stand_ins[slot]
             elif p.grad.is_sparse and not self._options.makes_dense:
-                self.one(slot)
+                self.submit_gradient(slot)
             else:
                 if p.grad.is_sparse:
                     p.grad = p.grad.to_dense()
@@ -281,15 +281,15 @@ class Submissions:
         for i, (slot, grad) in enumerate(grads.items()):
             self._submit(slot, None, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
 
-    def bucket(self, bucket: Bucket) -> None:
+    def submit_bucket(self, bucket: Bucket) -> None:
         """Submit a bucket as one tensor, after gathering its gradients if necessary."""
         if not bucket.gathered:
-            bucket.gather(self.alone)
-        bucket.sent = True
-        bucket.partly_sent = 0
+            bucket.gather(self.sole_reducer)
+        bucket.submitted = True
+        bucket.incomplete_steps = 0
         self._submit(None, bucket, bucket.flat, bucket.name)
 
-    def out_of_bucket(self, slot: Slot) -> None:
+    def submit_from_bucket(self, slot: Slot) -> None:
         """Submit one gradient of a bucket on its own, using its memory in the bucket."""
         self.watch(slot)
         self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
@@ -331,8 +331,8 @@ class Submissions:
         if self._in_place and (slot is None or bucket is None):
             # Fast path for most gradients: resubmit the operation of the previous step. It supports only contiguous
             # tensors and no compression.
-            known = (name, group_size, self._wire)
-            again = self._submit_again(known, grad, self.op, options.prescale, options.postscale)
+            repeat_key = (name, group_size, self._wire)
+            again = self._submit_again(repeat_key, grad, self.op, options.prescale, options.postscale)
             if again is not None:
                 self._pending[key] = again
                 return
@@ -379,30 +379,30 @@ class Submissions:
         """
         process_set = self._options.process_set
         # Use a tuple as the key, because it cannot collide with a user-supplied name.
-        known = (name, group_size, wire)
-        repeat = self._submit_again(known, tensor, op, prescale, postscale) if residual is None else None
+        key = (name, group_size, wire)
+        repeat = self._submit_again(key, tensor, op, prescale, postscale) if residual is None else None
         if repeat is not None:
             return repeat
         arguments = (name, op, prescale, postscale, process_set, group, group_size)
         work = submit(tensor, tensor, *arguments, wire=wire, residual=residual)
         if tracing.state._is_profiler_enabled:
             tracing.record_submission(work)
-        return repeats.create(work, known, tensor, op, prescale, postscale, process_set)
+        return repeats.create(work, key, tensor, op, prescale, postscale, process_set)
 
     def _submit_again(
-        self, known: Any, tensor: torch.Tensor, op: int, prescale: float, postscale: float
+        self, key: Any, tensor: torch.Tensor, op: int, prescale: float, postscale: float
     ) -> Repeat | None:
         """Reduce ``tensor`` in place with the operation of the previous step, or return None if none matches."""
-        repeat = repeats.submit(known, tensor, tensor, op, prescale, postscale, self._options.process_set)
+        repeat = repeats.submit(key, tensor, tensor, op, prescale, postscale, self._options.process_set)
         if repeat is not None and tracing.state._is_profiler_enabled:
             tracing.record_submission(repeat.work)
         return repeat
 
-    def _await(self, key: Any, what: Callable[[], None] | Repeat) -> None:
-        if not isinstance(what, Repeat):
-            what()
+    def _await(self, key: Any, pending: Callable[[], None] | Repeat) -> None:
+        if not isinstance(pending, Repeat):
+            pending()
             return
-        handles.wait_for(what, key)
+        handles.wait_for(pending, key)
         if isinstance(key, Slot):
             check_unchanged(key)
         elif isinstance(key, Bucket):
@@ -419,12 +419,12 @@ class Submissions:
                 key = next(iter(self._pending))
                 try:
                     self._await(key, self._pending[key])
-                    if self._options.sparse_again and isinstance(key, Slot):
+                    if self._options.restore_sparse and isinstance(key, Slot):
                         _make_sparse(key.parameter)
                 except Exception as error:
                     failure = failure or error
                 del self._pending[key]
-        self.alone = False
+        self.sole_reducer = False
         if failure is not None:
             self.norms = None
             raise failure

@@ -19,7 +19,7 @@ from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
-from horovod.torch.reducer.backward import _is_traced, _leave_alone
+from horovod.torch.reducer.backward import _is_traced, _untraced
 
 # Maximum seconds of one wait. Between waits, Python can run signal handlers (Ctrl-C).
 _SLICE_SECONDS = 0.5
@@ -179,7 +179,7 @@ def settle_all() -> None:
         gathers.settle()
 
 
-@_leave_alone
+@_untraced
 def _wait_for(parameters: Iterable[torch.Tensor]) -> None:
     for gathers in tuple(_unfinished):
         gathers.wait(parameters)

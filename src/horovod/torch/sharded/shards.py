@@ -213,7 +213,7 @@ class Shards(backward.PassState):
         self._message: tuple[int, torch.Tensor] | None = None
         self._turn = backward.Turn()
         # Number of backward passes since the last step.
-        self._done = 0
+        self._ended = 0
         self._job = frontend.job
         self._hooks = backward.Hooks(self)
         # Register hooks on frozen parameters too, because the program can unfreeze them. Registering a hook needs
@@ -244,7 +244,7 @@ class Shards(backward.PassState):
         self.guard.grad = None
         self._used.clear()
         self._in_flight.clear()
-        self._done, self._failed = 0, False
+        self._ended, self._failed = 0, False
         with contextlib.suppress(Exception):
             handles.synchronize_all([handle for handle in issued if handle is not None])
         self._turn.end_round()
@@ -270,7 +270,7 @@ class Shards(backward.PassState):
                 "zero_grad() first, or pass backward_passes_per_step=n to accumulate n passes"
             )
         self._used.add(p)
-        if self._done == self.passes - 1:
+        if self._ended == self.passes - 1:
             bucket.missing.discard(p)
             if not bucket.missing:
                 self._release()
@@ -283,15 +283,15 @@ class Shards(backward.PassState):
                 return
             self.recover()
             joined = backward.join(self)
-            self._pass = joined or backward.without_end
+            self._pass = joined or backward.no_pass
             if joined is None:
                 # The end of this backward pass cannot be detected, so step() reduces the gradients.
                 self._turn.end()
 
     def pass_ended(self) -> bool:
         """Record that a backward pass has ended; see ``backward.Reducer``."""
-        self._done += 1
-        due = self._done == self.passes
+        self._ended += 1
+        due = self._ended == self.passes
         self._end_pass(with_round=due)
         return due
 
@@ -306,13 +306,13 @@ class Shards(backward.PassState):
             # Do not report this failure to other ranks. The pass failed only because its gradients had already been
             # reduced.
             return
-        self._done += 1
+        self._ended += 1
         self._failed = True
         if self._is_due():
             handles.before_next_wait(self.recover)
 
     def _is_due(self) -> bool:
-        return self._done >= self.passes
+        return self._ended >= self.passes
 
     def _end_pass(self, with_round: bool = False) -> None:
         self._pass = None
@@ -336,13 +336,13 @@ class Shards(backward.PassState):
     def _round(self) -> None:
         try:
             self.begin()
-            self.answer()
+            self.submit_missing()
             self.finish()
         except Exception:
             self.reset()
             raise
 
-    def begin(self, *, alone: bool = True) -> None:
+    def begin(self, *, sole_reducer: bool = True) -> None:
         """Submit the remaining buckets; see ``backward.Reducer``."""
         for bucket in self.buckets:
             if bucket.handle is None and bucket.reduced is None:
@@ -367,7 +367,7 @@ class Shards(backward.PassState):
                 return
             self._in_flight.popleft().finish()
 
-    def answer(self, seconds: float = -1.0) -> bool:
+    def submit_missing(self, seconds: float = -1.0) -> bool:
         """Send the status message of this step once all buckets have been reduced; see ``backward.Reducer``."""
         for bucket in self._in_flight:
             if bucket.handle is not None and seconds >= 0 and not handles.wait_briefly(bucket.handle, seconds):
