@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-# The program that runs in separate processes.
+# The code below runs in separate processes.
 
 SIZE = 2 << 20  # bytes to allocate; smaller allocations can share a memory block with others
 _HANDLE = 64
@@ -113,7 +113,7 @@ def main() -> None:
         print("no", error, flush=True)
 
 
-# The caller's side.
+# The code below runs in the process that requests the self-test.
 
 SECONDS: Final = 60.0
 
