@@ -23,7 +23,7 @@ from horovod.common.elastic.checkpoint_files import OWN, Trust
 from horovod.common.elastic.checkpoint_place import Folder, Objects, Place, job_tag, record, recorded, without_password
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
-_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches simplecache::s3://..., but not the path run::3
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches URLs like simplecache::s3://..., not the path run::3
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
