@@ -24,7 +24,7 @@ class Numbers:
     """Counter that gives each call of an operation a sequence number, which it never reuses."""
 
     def __init__(self) -> None:
-        # Next call number by operation, ordered from least to most recently used.
+        # Next sequence number of each operation, ordered from the least to the most recently used operation.
         self._next: dict[str, int] = {}
         # First sequence number of an operation that is not in `_next`, larger than those of all removed operations.
         self._floor = 0
