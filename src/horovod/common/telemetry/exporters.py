@@ -139,8 +139,9 @@ class LinesFile:
             self._file = None
 
 
-# HTTP endpoint that serves the statistics to Prometheus and other OpenMetrics readers.
-_MAX_CONNECTIONS = 16  # maximum number of connections, each of which needs a descriptor and a thread
+# The HTTP endpoint below serves the statistics to Prometheus and other OpenMetrics readers. Each connection needs a
+# descriptor and a thread, so their number is limited.
+_MAX_CONNECTIONS = 16
 _PARTS = {
     "data": "data_seconds",
     "compute": "compute_seconds",
@@ -240,7 +241,7 @@ def families(job: dict[str, Any]) -> Iterator[Any]:
     yield reported
 
 
-# Gauges of OpenTelemetry.
+# Name, key in the statistics and unit of each OpenTelemetry gauge.
 _GAUGES = (
     ("horovod.step.duration", "step_seconds", "s"),
     ("horovod.step.data", "data_seconds", "s"),
@@ -287,7 +288,7 @@ def _reader(figure: str, observation: Any) -> Callable[[Any], Iterable[Any]]:
     return read
 
 
-# Scalars for writers such as TensorBoard's.
+# Maps a key of the statistics to the name of a scalar for writers such as TensorBoard's.
 _SHOWN = {
     "step_seconds": "step_ms",
     "data_seconds": "data_ms",
