@@ -95,7 +95,7 @@ bool Coordinator::on_ready(int rank, uint64_t id, uint64_t position, uint64_t* g
   if (id != last_schedule_ || revoked_ || members_.empty()) return false;
   positions_[rank] = position;
   const uint64_t before = go_;
-  // Advance go_, the position that all ranks have reached. Ranks that were already counted for it (ready_) are skipped, so that a message
+  // Advance the position that all ranks have reached (go_). Ranks already counted for this position (ready_) are skipped, so that a message
   // costs the same for any number of ranks.
   for (;; ++go_, ready_ = 0) {
     const std::vector<int>& members = members_[go_ % members_.size()];

@@ -36,7 +36,7 @@ struct Ready {
 // kind and in these fields becomes one response of any size. A group that needs several responses is fused with nothing
 // else. Responses are ordered by their first operations. The result is deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
-// Fuse operations as above. For each response, `members` receives the indices in `ready` of its operations.
+// Fuse operations like fuse(ready, options). For each response, `members` receives the indices in `ready` of its operations.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);
 
 }  // namespace hvd

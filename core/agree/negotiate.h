@@ -36,8 +36,8 @@ class Negotiator {
   // True if any operation or join is waiting for ranks.
   bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
-  // True if the operations in `period` can become a schedule: they must include every pending operation. Otherwise, the ranks that
-  // submitted a missing one would end each schedule immediately, and the stall check would never see it.
+  // True if the operations in `period` can become a schedule, that is, if they include every pending operation. If one were missing, the
+  // ranks that submitted it would end each schedule immediately, and the stall check would never see it.
   bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
@@ -128,7 +128,7 @@ class Negotiator {
   int world_;
   std::vector<std::string> labels_;
   ProcessSetTable table_;
-  // All requests without a response. Every waiting operation is either here or in joined_.
+  // All requests without a response, except for joins, which are in joined_.
   std::map<Key, Pending> pending_;
   // Groups with at least one operation that all ranks have requested.
   std::map<GroupKey, Group> groups_;

@@ -7,8 +7,8 @@ void RecentRequests::remember(const Request& request) {
   std::string key = key_of(request);
   by_key_.insert_or_assign(key, Entry{request, ++stamps_});
   by_age_.emplace_back(stamps_, std::move(key));
-  // Evict entries beyond twice the capacity. This always keeps the operations of the last two periods, so a new
-  // schedule finds all of its operations here.
+  // Evict entries beyond twice the capacity. The operations of the last two periods are always kept, so a new schedule finds the requests
+  // of all its operations.
   if (by_age_.size() <= 2 * capacity_ + 2) return;
   const auto& [stamp, oldest] = by_age_.front();
   const auto it = by_key_.find(oldest);

@@ -1,5 +1,5 @@
-// Recent requests of this rank. A schedule contains only names, so each rank looks up the matching requests here. The
-// class does no I/O and starts no threads.
+// Recent requests of this rank. A schedule contains only names, for which each rank looks up its own requests in this class. The class does
+// no I/O and starts no threads.
 #pragma once
 #include <cstdint>
 #include <deque>

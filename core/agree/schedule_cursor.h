@@ -77,7 +77,7 @@ class ScheduleCursor {
     std::vector<void*> waiting;
     uint32_t bucket = 0;
     bool mine = false;
-    // True if one of this entry's tokens has been taken but not finished.
+    // True if a bucket with this entry has been taken but the entry's operation is not finished.
     bool running = false;
     Stream* stream = nullptr;
   };

@@ -73,8 +73,7 @@ ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) co
   return shape;
 }
 
-// True if the last `p` operations are repetitions of a sequence of fewer than least_ operations. Such a sequence is too
-// short to become a schedule.
+// True if the last `p` operations repeat a sequence of fewer than least_ operations, which is too short to become a schedule.
 bool ScheduleDetector::repeats_within(size_t p) const {
   const size_t n = log_.size();
   auto sum = [&](size_t from, size_t to) {

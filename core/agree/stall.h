@@ -34,7 +34,7 @@ class StallCheck {
 
 class LocalStallCheck {
  public:
-  // `warning` and `shutdown` are timeouts in seconds, as in StallCheck. `label` names this rank in error messages.
+  // `warning` and `shutdown` are seconds until a warning and until the end of the job. `label` names this rank in error messages.
   LocalStallCheck(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
