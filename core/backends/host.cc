@@ -14,7 +14,7 @@ WorldShape shape_of(const Comm& c) {
   w.all_local = c.node != nullptr;
   w.links = c.node == nullptr;
   w.nested = c.local != nullptr;
-  // The cost model distinguishes only between one host and several, so any number above 1 will do.
+  // The cost model distinguishes only between one host and several, so any number above 1 stands for several.
   w.hosts = w.all_local ? 1 : 2;
   w.power_of_two = (c.size & (c.size - 1)) == 0;
   return w;
