@@ -134,7 +134,7 @@ class Adasum {
   size_t* starts_;
   // Values of all tensors, converted to the accumulation type (float32 or float64).
   std::byte* wide_;
-  // Result in the tensors' own type. It shares the memory of wide_ if the two types are equal.
+  // Result in the tensors' own type. If that is the accumulation type, it shares the memory of wide_.
   std::byte* narrow_;
   // Dot products for each tensor: those of this rank, and those received from the partner of the current step.
   Sums *sums_, *received_;

@@ -189,7 +189,7 @@ struct Fold {
   }
   int rank_at(int place_of_it) const { return place_of_it < folded ? 2 * place_of_it : place_of_it + folded; }
   bool pairs(int rank) const { return rank < 2 * folded; }
-  // True if the remaining rank with this index starts with the sum of two ranks' values, false if it has only its own.
+  // True if the rank with this index among the remaining ranks starts with the sum of two ranks' values, not only with its own.
   bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
 };
 
