@@ -17,7 +17,7 @@ int index_of(const std::vector<int>& v, int x) { return static_cast<int>(std::fi
 SpinPolicy spin_policy(const Settings& settings) {
   SpinPolicy policy;
   policy.spins = settings.spins;
-  // With more ranks than cores, spinning takes CPU time from the peer that this rank waits for, so yield.
+  // With more ranks than cores, yield instead of spinning, which takes CPU time from the peer that this rank waits for.
   if (settings.spins == 0) policy.yields = 200;
   return policy;
 }

@@ -59,14 +59,15 @@ class Driver {
   // collectives.
   bool step(bool flush);
 
-  // Conditions for a sleep of the thread: the events that must wake it, the maximum time in seconds, and true if there is work to do now.
+  // Return what the thread needs to know before a sleep: the events that must wake it, the maximum time in seconds, and true if there is
+  // work to do now.
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
   // True if unsent control messages are waiting for space in a socket's send buffer.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // True while a guarded operation is in flight, because only a message from a peer can advance it.
+  // True while a guarded operation is in flight. Only a message from a peer can advance it.
   bool awaits_peers() const { return !shutdown_state_.over() && readiness_vote_.under_way(); }
 
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have

@@ -122,7 +122,7 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
       vain = vain || impatient || in_vain(*other);
     }
   }
-  // Store stuck_ first: progress() reads both variables without the lock, deviated_ first.
+  // Store stuck_ before deviated_, because progress() reads deviated_ first, without the lock.
   if (vain) deviated_ = stuck_ = true;
   return vain;
 }

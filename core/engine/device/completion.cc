@@ -12,7 +12,7 @@ constexpr double kPatience = 5.0;
 
 void leave_behind(std::shared_ptr<void> memory) {
   static std::mutex mutex;
-  // Never destroyed, so that leak checkers see the memory as reachable.
+  // The list is never destroyed, so that leak checkers see its memory as reachable.
   static auto* const all = new std::deque<std::shared_ptr<void>>;
   std::lock_guard lock(mutex);
   all->push_back(std::move(memory));

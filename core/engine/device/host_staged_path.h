@@ -149,7 +149,7 @@ class HostStagedPath {
   std::deque<Flight> flights_;
   // Number of responses started so far in each process set.
   std::map<uint32_t, uint64_t> begun_;
-  // Number of the current window: host operations whose tensors have a limited total size. Operations of different windows are never fused.
+  // Number of the current window. A window is host operations with a limited total size; operations of different windows are never fused.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   DeferredRelease deferred_;

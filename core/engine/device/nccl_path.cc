@@ -166,7 +166,7 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  // Copies before the reduction (in), to the fusion buffer or directly to the results, and from the buffer to the results after it (out).
+  // Copies before the reduction (in) and after it (out): of small tensors to and from the fusion buffer, of others only for scaling.
   std::vector<Compute::Move> in, out;
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {
@@ -188,12 +188,11 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   Compute& compute = sets_.compute();
   if (!in.empty()) HVD_RETURN_IF_ERROR(compute.pack(r.dtype, r.dtype, in, scale_of(how.before), stream()));
   HVD_RETURN_IF_ERROR(nccl::allreduce(*set.communicator, stream(), how, pieces));
-  // The buffer is released here: its next user runs on the same stream, so it waits for this work.
+  // Release the buffer here. Its next user runs on the same stream, so it waits for this work.
   return out.empty() ? Status() : compute.pack(r.dtype, r.dtype, out, scale_of(how.after), stream());
 }
 
-// Contribute zeros for a rank that has called join(), in one NCCL group like the other ranks, because NCCL can reorder calls within a
-// group.
+// Contribute zeros for a rank that has called join(). All ranks use one NCCL group, because NCCL can reorder calls within a group.
 Status NcclPath::allreduce_zeros(const NcclSet& set, const nccl::Reduction& how, std::span<const size_t> counts, size_t element,
                                  const Packing& packing) {
   std::vector<size_t> parts;

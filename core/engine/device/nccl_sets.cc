@@ -43,7 +43,7 @@ Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool 
   return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
-// True if the ranks of a set exchange their progress in creating the communicator at the set's n-th response. An exchange costs a host
+// True if the ranks of a set must tell each other at its n-th response how far the creation of its communicator is. This costs a host
 // collective, so it happens at every response in the beginning and less often later.
 bool asks_again(uint64_t n) {
   constexpr uint64_t kOften = 32, kMax = 64;
@@ -84,9 +84,9 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
   }
   if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
-    // Use a separate stream, because each rank launches the warm-up at another point in the order of operations. Kernels that wait for each
-    // other in different orders can deadlock, so only the first communicator runs a warm-up. Others connect at their first operation, which
-    // waits until the warm-up is over (made_of).
+    // Use a separate stream for the warm-up, which each rank launches at another point in the order of operations. Only the first
+    // communicator has one, because kernels that wait for each other in different orders can deadlock. Others connect at their first
+    // operation, which waits until the warm-up is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
