@@ -88,7 +88,7 @@ class Session {
   // True once MPI_Finalize has started.
   std::atomic<bool> over_{false};
   std::atomic<bool> spoilt_{false};
-  // Reason why MPI is unusable. It is always set before spoilt_.
+  // Reason why MPI is unusable. Set before spoilt_ becomes true.
   std::string why_spoilt_;
   std::map<std::vector<int>, Handle> communicators_;
   bool finishing_ = false;
