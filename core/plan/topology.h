@@ -39,7 +39,7 @@ struct Topology {
 
   // Return the ranks on this host, in ascending order.
   const std::vector<int>& local_members() const { return members[host[rank]]; }
-  // Return the rank on each host that has this rank's local rank, in the order of the hosts. Empty if some host has no such rank
+  // Return the rank on each host that has this rank's local rank, in the order of the hosts. Empty if a host lacks this local rank
   // (local_rank >= slices).
   std::vector<int> cross_members() const;
 };
