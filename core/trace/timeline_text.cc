@@ -100,7 +100,7 @@ void TimelineText::event(char phase, uint32_t pid, int64_t at, std::string_view 
   put(time(at));
   if (!name.empty()) {
     put(",\"name\":\"");
-    // These names are internal and need no escapes.
+    // Event names are internal and need no escapes.
     put(name);
     *end++ = '"';
   }

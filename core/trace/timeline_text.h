@@ -33,7 +33,7 @@ struct TimelineTensors {
     bool same(const Response& response, size_t index) const;
   };
   std::vector<One> all;
-  // Pids of the tensors in the trace, which shows each tensor as a process. Valid while TimelineText::first_ equals pids_since.
+  // Pids of the tensors, each of which is a process in the trace. Valid while TimelineText::first_ equals pids_since.
   mutable std::vector<uint32_t> pids;
   mutable uint32_t pids_since = 0;
 
