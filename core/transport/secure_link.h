@@ -81,7 +81,7 @@ class SecureLink final : public Link {
   size_t under_way_ = 0;
 
   std::unique_ptr<std::byte[]> in_;
-  // Bytes [in_begin_, in_end_) of the receive buffer are still encrypted.
+  // Range [in_begin_, in_end_) of the receive buffer that is still encrypted.
   size_t in_begin_ = 0, in_end_ = 0;
   // Decrypted text before in_begin_ that try_recv() has not returned yet.
   Bytes text_;
