@@ -22,11 +22,11 @@ class Rule:
     pattern: re.Pattern[str]
     instead: str
     budget: int
-    docstrings_only: bool = False
+    kind: str = "line"
 
 
-def _rule(pattern: str, instead: str, budget: int, docstrings_only: bool = False) -> Rule:
-    return Rule(re.compile(pattern, re.IGNORECASE), instead, budget, docstrings_only)
+def _rule(pattern: str, instead: str, budget: int, kind: str = "line") -> Rule:
+    return Rule(re.compile(pattern, re.IGNORECASE), instead, budget, kind)
 
 
 RULES = {
@@ -39,7 +39,11 @@ RULES = {
         r"\A(What|Of|Who|Whoever|Whether|Those|That which)\b|\A[^\n]*\?(?=\n\n|\s*\Z)|\A.{0,24}(?=\n\n|\Z)",
         "an imperative sentence with an object, or a noun phrase for a class or module",
         21,
-        docstrings_only=True,
+        "docstring",
+    ),
+    # Tables, comments and words that cannot be broken may be longer.
+    "long prose": _rule(
+        r"\A(?=.{101})\s*([-*] +|\d+\. +)?(?!\||<!--|[-*] |\d+\. )\S{1,98}\s", "lines of up to 100 columns", 0, "prose"
     ),
 }
 FILES = {
@@ -65,13 +69,22 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def texts(root: Path) -> Iterator[tuple[Path, str, int, str]]:
-    """Yield (file, kind, line, text) for each text to check. ``kind`` is docstring or line."""
+    """Yield (file, kind, line, text) for each text to check.
+
+    ``kind`` is line for each line of a file, prose for each line of a page outside of code, and docstring.
+    """
     for pattern, folders in FILES.items():
         for path in sorted(path for folder in folders for path in (root / folder).glob(pattern)):
             if path.name in OWN:
                 continue
             source = path.read_text()
-            yield from ((path, "line", number, line) for number, line in enumerate(source.splitlines(), 1))
+            code = False
+            for number, line in enumerate(source.splitlines(), 1):
+                yield path, "line", number, line
+                fence = line.lstrip().startswith("```")
+                code ^= fence
+                if path.suffix == ".md" and not code and not fence:
+                    yield path, "prose", number, line
             if path.suffix == ".py" and "tests" not in path.relative_to(root).parts:
                 yield from ((path, "docstring", line, text) for line, text in docstrings(ast.parse(source)))
 
@@ -81,7 +94,7 @@ def found(root: Path) -> dict[str, list[str]]:
     places: dict[str, list[str]] = {name: [] for name in RULES}
     for path, kind, line, text in texts(root):
         for name, rule in RULES.items():
-            if rule.docstrings_only == (kind == "docstring"):
+            if rule.kind == kind:
                 places[name] += [
                     f"{path.relative_to(root)}:{line}: {text.strip()[:100]!r}" for _ in rule.pattern.finditer(text)
                 ]

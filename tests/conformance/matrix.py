@@ -18,24 +18,24 @@ NOT_THERE = "-"
 HEAD = """# What each frontend has
 
 You can look up here which functions, dtypes and errors each frontend supports. One set of tests
-([tests/conformance](../tests/conformance/__init__.py)) runs over all frontends except Keras 2's. It calls each
-function in each available form, with every dtype, shapes with and without elements, all reductions except Adasum,
-with and without names, groups, factors and process sets, on {sizes} ranks of one host.
+([tests/conformance](../tests/conformance/__init__.py)) calls each function in each available form,
+with every dtype, shapes with and without elements, all reductions except Adasum, with and without
+names, groups, factors and process sets, on {sizes} ranks of one host, in all frontends but Keras 2.
 
-A number counts the tested calls of a kind. On all ranks they gave the result of a computation in one process, bit for
-bit if nothing is rounded. `{none}` means that the frontend does not have the function. Such a run writes this page:
-`python -m tests.conformance > docs/frontends.md`. MXNet needs a separate environment and is not included;
-`make test-mxnet` makes the same calls.
+A number counts the tested calls of a kind. On all ranks they gave the result of a computation in
+one process, bit for bit if nothing is rounded. `{none}` means that the frontend does not have the
+function. `python -m tests.conformance > docs/frontends.md` writes this page. MXNet needs a separate
+environment and is not included; `make test-mxnet` makes the same calls.
 
-For Keras only the functions are listed; its optimizers and callbacks have separate tests, on all backends. JAX is
-tested without 64-bit types, which it has only on request. Within its compiled programs, whose shapes are fixed, all
-ranks give equally many rows, and no splits.
+For Keras only the functions are listed; optimizers and callbacks have separate tests, on all
+backends. JAX is tested without 64-bit types, which it has only on request. In compiled programs,
+whose shapes are fixed, all ranks give equally many rows, and no splits.
 """
 
 FUNCTIONS_TEXT = "Names that end with `_` work in place; names with `_async` return a handle.\n\n"
 WRONG_TEXT = (
-    "These calls are refused with an error that names the value and what is accepted or, if ranks disagree, both\n"
-    "values. The next call works.\n\n"
+    "These calls are refused with an error that names the value and what is accepted or, if ranks\n"
+    "disagree, both values. The next call works.\n\n"
 )
 
 

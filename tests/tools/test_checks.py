@@ -56,31 +56,25 @@ def load(monkeypatch):
     return lambda name: __import__(f"check_{name}")
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ('run([sys.executable, "-m", "horovod.timeline"])', [1]),
-        ('run([python, "-c", code])', [1]),
-        ('run([sys.executable, *boot.arguments("horovod.timeline")])', []),
-        ("run([sys.executable, str(script)])", []),
-    ],
-)
-def test_unsafe_starts_in_python(load, text, found):
-    assert list(load("starts").in_python(text)) == found
+PATH = "import sys; sys.path[:] = [p for p in sys.path if p]; "
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("function", "text", "found"),
     [
-        ("command:\n- python\n- -m\n- horovod.x", [3]),
-        ("x=$(python - <<'PY'\nimport os\nPY\n)", [1]),
-        ("x=$(python - <<'PY'\nimport sys; sys.path[:] = [p for p in sys.path if p]; \nimport os\nPY\n)", []),
-        ('CMD ["python", "-c", "import horovod._core"]', [1]),
-        ('CMD ["python", "-I", "-c", "import horovod._core"]', []),
+        ("in_python", 'run([sys.executable, "-m", "horovod.timeline"])', [1]),
+        ("in_python", 'run([python, "-c", code])', [1]),
+        ("in_python", 'run([sys.executable, *boot.arguments("horovod.timeline")])', []),
+        ("in_python", "run([sys.executable, str(script)])", []),
+        ("in_text", "command:\n- python\n- -m\n- horovod.x", [3]),
+        ("in_text", "x=$(python - <<'PY'\nimport os\nPY\n)", [1]),
+        ("in_text", f"x=$(python - <<'PY'\n{PATH}\nimport os\nPY\n)", []),
+        ("in_text", 'CMD ["python", "-c", "import horovod._core"]', [1]),
+        ("in_text", 'CMD ["python", "-I", "-c", "import horovod._core"]', []),
     ],
 )
-def test_unsafe_starts_in_manifests_and_scripts(load, text, found):
-    assert list(load("starts").in_text(text)) == found
+def test_unsafe_starts(load, function, text, found):
+    assert list(getattr(load("starts"), function)(text)) == found
 
 
 def test_budget_of_avoided_wording(load, tmp_path, capsys, monkeypatch):
@@ -95,3 +89,9 @@ def test_budget_of_avoided_wording(load, tmp_path, capsys, monkeypatch):
         (tmp_path / "src/a.py").write_text(text)
         assert prose.main([str(tmp_path)]) == status
         assert message in capsys.readouterr().out
+
+
+def test_long_prose(load, tmp_path):
+    long = "word " * 25
+    (tmp_path / "A.md").write_text(f"{long}\n\n| {long} |\n\n- {'x' * 120}\n\n```\n{long}\n```\n")
+    assert [place[:7] for place in load("prose").found(tmp_path)["long prose"]] == ["A.md:1:"]
