@@ -5,13 +5,12 @@ Each framework has its own module, for example ``import horovod.torch as hvd``.
 
 from typing import Any
 
-from horovod import _absent, _native
+from horovod import _absent
 from horovod._version import __version__
 
 __all__ = ["__version__", "run"]  # noqa: F822
 
 _absent.install()
-_native.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,9 @@
-"""Explanatory import errors for modules that exist in other Horovod versions but not in this one.
+"""Import hooks that explain why a module of Horovod cannot be imported.
 
-The finder is the last entry of ``sys.meta_path``, so Python asks it only for modules that no other finder has found.
+``AbsentModules`` explains missing modules that exist in other versions, and finds moved modules under their former
+names. ``NativeExtension`` explains why ``horovod._core`` cannot be loaded. pip rejects wheels for another platform or
+Python, but files for another platform can still be installed through ``PYTHONPATH``, a copied image, or ``pip install
+--target --platform``. Python would then only report "cannot import name", or a missing symbol.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+NATIVE = "horovod._core"
 _ELASTIC = "elastic training"
 ABSENT = {
     "horovod.elastic": _ELASTIC,
@@ -50,6 +54,7 @@ class _Moved:
 class AbsentModules:
     """Finder that raises ModuleNotFoundError with an explanation for modules in ABSENT.
 
+    It is the last entry of ``sys.meta_path``, so Python asks it only for modules that no other finder has found.
     Programs that use ``importlib.util.find_spec`` to test whether a module exists get None, as for any missing module.
     """
 
@@ -71,10 +76,33 @@ def _only_looked_for() -> bool:
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
 
 
+class NativeExtension:
+    """Import finder that explains why the extension cannot be loaded.
+
+    It is the first entry of ``sys.meta_path`` and uses the others to locate the extension.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != NATIVE:
+            return None
+        others = [finder for finder in sys.meta_path if not _is_ours(finder) and hasattr(finder, "find_spec")]
+        spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
+        # Import lazily, because only imports of the extension need this module.
+        from horovod import _native_words
+
+        return _native_words.checked(name, spec)
+
+
+def _is_ours(finder: object) -> bool:
+    """Return True if ``finder`` is one of this module, even if the module has been reloaded since."""
+    return getattr(finder, "__module__", None) == __name__
+
+
 def install() -> None:
-    """Append the finder to ``sys.meta_path``. Can be called repeatedly."""
-    if AbsentModules not in sys.meta_path:
-        sys.meta_path.append(AbsentModules)
+    """Install the finders. Can be called repeatedly."""
+    others = [finder for finder in sys.meta_path if not _is_ours(finder)]
+    sys.meta_path[:] = [NativeExtension, *others, AbsentModules]
 
 
 def no_attribute(module: str, name: str) -> AttributeError:

@@ -1,6 +1,6 @@
 """Error messages that explain why the native extension cannot be loaded.
 
-This module is separate from ``_native``, which every ``import horovod`` loads, because its imports are slow.
+This module is separate from ``_absent``, which every ``import horovod`` loads, because its imports are slow.
 """
 
 from __future__ import annotations
