@@ -1,4 +1,4 @@
-// Hand-written declarations of the parts of MXNet 1.9's C API that are used here, and of three functions of its C++ library for arrays in
+// Declarations, written by hand, of the used parts of MXNet 1.9's C API. They include three functions of its C++ library for arrays in
 // oneDNN's layout. All functions are looked up in the MXNet that this process has loaded.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A Buffer makes engine memory (an output, or a block of the arena) available to Python through the buffer protocol, so
-// that frameworks can use it without a copy.
+// Buffer: engine memory (an output, or a block of the arena) that Python accesses through the buffer protocol. Frameworks can thus use it
+// without a copy.
 #include "buffer.h"
 
 #include <memory>
