@@ -125,7 +125,7 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
 // round reduced. It copies out the results of a round one round later, when most likely all ranks have reduced the round.
 //
 // With kSlicedDepth = 5 sub-buffers, a rank can reuse a sub-buffer without waiting. Staging round m overwrites round m - 5. By then, this
-// rank has reduced round m - 2, so all ranks have staged round m - 2, which they do only after copying out round m - 5.
+// rank has reduced round m - 2, so all ranks have staged round m - 2. They do that only after copying out round m - 5.
 constexpr size_t kSlicedDepth = 5;
 
 // Return the arena offsets of rank `member`, which are valid once the rank has published its first stage.

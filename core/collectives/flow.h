@@ -84,9 +84,8 @@ Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine
 Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine);
 
 // Make one pass around the ring. Slice i is the bytes [offsets[i], offsets[i + 1]) of `base`, one slice per rank. This rank sends slices
-// first, first - 1 and so on (size - 1 of them) to the next rank, and receives slices first - 1, first - 2 and so on from the previous
-// rank. With `combine`, a received slice is combined with this rank's slice. Bytes are sent on as soon as they have arrived and been
-// combined.
+// first, first - 1 and so on (size - 1 of them) to the next rank. It receives slices first - 1, first - 2 and so on from the previous rank.
+// With `combine`, a received slice is combined with this rank's slice. Bytes are sent on as soon as they have arrived and been combined.
 Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine);
 
 // Make one pass around the ring for 16-bit floats. `data` has this rank's values, and `base` receives the float32 sums.

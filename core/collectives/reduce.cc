@@ -88,8 +88,8 @@ void scale_bools(std::byte* dst, const std::byte* src, size_t n, const Scale& sc
 
 double multiplier(const Scale& scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-// Grouping of sources by the first step of the canonical order (reduce.h), which adds some neighbours so that a power of two of values
-// (`count`) is left. Value i is the sum of the sources [start(i), start(i + 1)).
+// Groups of sources that the first step of the canonical order (reduce.h) adds, so that a power of two of values (`count`) is left. Value i
+// is the sum of the sources [start(i), start(i + 1)).
 struct Plan {
   size_t count, pairs;
   explicit Plan(size_t sources) : count(std::bit_floor(sources)), pairs(sources - count) {}

@@ -2,8 +2,8 @@
 // Half of a staging area is divided into sub-buffers, which the rounds of a collective use in turn.
 //
 // In all these collectives, a rank copies what others need into its staging area, chunk by chunk. The other ranks read each chunk while it
-// is in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is the time until another core sees a store (0.1
-// to 0.2 us) and c is the time to copy a byte. The cost formulas in these files count the traffic of one rank: R bytes read and W bytes
+// is in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out. Here, a is the time until another core sees a store (0.1
+// to 0.2 us), and c the time to copy a byte. The cost formulas in these files count the traffic of one rank: R bytes read and W bytes
 // written in user memory, and X bytes read from other ranks' staging areas.
 //
 // A rank writes only to its own staging area, so NodeGroup::begin() waits only for the ranks that read this area.
@@ -59,7 +59,7 @@ struct SubBuffers {
 // `staged` is the number of rounds (0 or 1) that the caller has staged and published before the call.
 //
 // With kDepth = 4 sub-buffers, a rank can reuse a sub-buffer without waiting. Staging round m overwrites round m - 4. By then, this rank
-// has read the other ranks' data of round m - 2, so all ranks have published round m - 2, which they do only after reading round m - 4.
+// has read round m - 2, so all ranks have published round m - 2. They do that only after reading round m - 4.
 inline constexpr size_t kDepth = 4;
 
 template <class StageIn, class TakeOut>
