@@ -74,9 +74,9 @@ class Device {
   // `on_device`. Registering and unregistering can wait for all work on the device.
   virtual Status register_host(std::byte* memory, size_t bytes, std::byte** on_device) = 0;
   virtual void unregister_host(std::byte* memory) = 0;
-  // Write a 32-bit word in registered memory after all earlier work on the stream (write_word), or make later work wait until a word is at
-  // or past `value` (await_word). Words are counters that can wrap around, so the two must differ by less than 2^31. The host can write
-  // words too.
+  // write_word() writes a 32-bit word in registered memory after all earlier work on the stream. await_word() makes later work wait until a
+  // word is at or past `value`. Words are counters that can wrap around, so the two must differ by less than 2^31. The host can write words
+  // too.
   virtual Status write_word(std::byte* word, uint32_t value, Stream stream) = 0;
   virtual Status await_word(const std::byte* word, uint32_t value, Stream stream) = 0;
 
