@@ -42,7 +42,7 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // If rank 0's response for a bucket does not fit this rank's requests, use requests that match nothing, so that this rank leaves the
+  // If rank 0's response for a bucket does not fit this rank's requests, use requests that match nothing. This rank then leaves the
   // schedule as soon as it submits one of them.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());

@@ -156,7 +156,7 @@ bool Engine::drive(Operation& op, Deadline deadline) {
 }
 
 bool Engine::wait(Operation& op, Deadline deadline) {
-  // A forked child must not use the engine of its parent, nor take a lock, which another thread of the parent might have held during the
+  // A forked child must not use the engine of its parent. It must not take a lock either, which another thread might have held during the
   // fork.
   if (abandoned_) return op.sleep_until(deadline);
   if (drive(op, deadline)) return true;

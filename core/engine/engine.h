@@ -1,6 +1,6 @@
 // Engine for one epoch, that is, for a fixed set of ranks. Programs submit operations to it and wait for them. It owns the thread that runs
-// the progress loop, the lock that decides which thread runs the loop (engine/progress_lock.h), the waker of that thread, and the watchdog
-// for operations that no caller waits for.
+// the progress loop, and the lock that decides which thread runs the loop (engine/progress_lock.h). It also owns the waker of that thread,
+// and the watchdog for operations that no caller waits for.
 #pragma once
 #include <memory>
 #include <mutex>

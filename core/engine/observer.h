@@ -5,9 +5,9 @@
 // A negotiated operation goes through the events submitted, requested, agreed, started and finished. An operation of a
 // schedule goes only through submitted, started and finished, between schedule_begun and schedule_ended.
 //
-// Submitting threads call submitted() and refused(), possibly at the same time. All other functions are called by the thread that runs the
-// progress loop, so these calls never overlap, and each sees the effects of the one before. Callbacks must not throw, wait for an
-// operation, or keep a reference to an argument, which lives only until the call returns.
+// Submitting threads call submitted() and refused(), possibly at the same time. The thread that runs the progress loop calls all other
+// functions. Their calls never overlap, and each sees the effects of the one before. Callbacks must not throw, wait for an operation, or
+// keep a reference to an argument, which lives only until the call returns.
 #pragma once
 #include <cstdint>
 #include <span>

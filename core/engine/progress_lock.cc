@@ -16,8 +16,8 @@ constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
 // Number of turns without progress after which the clock is first read. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// If the next check is due within this many seconds, a caller that stops running the progress loop wakes the engine's thread, which then
-// sleeps only until the check.
+// A caller that stops running the progress loop wakes the engine's thread if the next check is due within this many seconds. The thread
+// then sleeps only until the check.
 constexpr double kLongRest = 60;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Interface between callers and the driver. It holds the queue of new operations, the names in flight, the process sets
-// for checks at call time, the cursor of a running schedule (submissions_schedule.cc), and the reason why the engine
-// has shut down. One lock, which is held only briefly, guards all of this.
+// Interface between callers and the driver. It holds the queue of new operations, the names in flight, the process sets, and the cursor of
+// a running schedule (submissions_schedule.cc). It also holds the reason why the engine has shut down. One lock, which is held only
+// briefly, guards all of this.
 //
 // The steps of an operation before its request is sent:
 //   1. submit() accepts the operation. While its group is incomplete on this rank, assembly_ holds it.

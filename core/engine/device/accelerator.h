@@ -22,8 +22,8 @@ struct Place {
 
 class Accelerator {
  public:
-  // `kernels` is true if the engine can launch its own kernels. They are then loaded when the device is opened, because a driver can take
-  // seconds to compile them, which would later exceed the timeouts of waiting ranks.
+  // `kernels` is true if the engine can launch its own kernels. They are then loaded when the device is opened. A driver can take seconds
+  // to compile them, which would later exceed the timeouts of waiting ranks.
   Accelerator(std::string cuda_library, bool kernels) : cuda_library_(std::move(cuda_library)), kernels_(kernels) {}
 
   // Record an event on the caller's stream, for which the operation must wait. Call this on the caller's thread. An error explains why the

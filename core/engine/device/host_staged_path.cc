@@ -77,8 +77,8 @@ HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation&
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Write the number of the window (tensors that are copied together) to the lower bits of the fence, so that parts of different windows
-  // are not fused: fused operations must have equal fences.
+  // Write the number of the window (tensors that are copied together) to the lower bits of the fence. Parts of different windows are then
+  // not fused, because fused operations must have equal fences.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);

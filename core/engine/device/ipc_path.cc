@@ -152,8 +152,8 @@ Status IpcPath::scatter(const Job& job, size_t window) {
     const size_t end = begin + scattered_elements(shape[0], row, job.comm.size, job.comm.rank);
     const size_t from = std::max(begin, part.first), to = std::min(end, part.first + part.count);
     if (from >= to) continue;
-    // The kernel uses one element index for sources and output, so pass an output address that is shifted back by the index of the first
-    // source element.
+    // The kernel uses one element index for sources and output. Pass an output address shifted back by the index of the first source
+    // element.
     const size_t first = part.at / job.element + from - part.first;
     const uintptr_t out = reinterpret_cast<uintptr_t>(job.operations[part.tensor]->out) + (from - begin) * job.element;
     std::byte* const destination[] = {reinterpret_cast<std::byte*>(out - first * job.element)};

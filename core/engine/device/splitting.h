@@ -1,6 +1,6 @@
-// Plans for splitting and packing tensors on devices. Tensors are split into pieces that are copied to host memory,
-// into windows that fit in the buffers that ranks share, or into one part per rank of a host. Small tensors are packed
-// into one NCCL operation. The functions only compute plans and move no data.
+// Plans for splitting and packing tensors on devices. The three ways to split are pieces that are copied to host memory, windows that fit
+// in the buffers that ranks share, and one part per rank of a host. Small tensors are packed into one NCCL operation. The functions only
+// compute plans and move no data.
 #pragma once
 #include <array>
 #include <cstddef>
