@@ -152,9 +152,9 @@ class Ending {
 // later calls on them.
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds);
 
-// Destroy communicators when no rank has failed and nothing is in flight. This waits for enqueued work, for CUDA graphs
-// that have captured operations, and for the other ranks of the host, which must do the same in the same order.
-// Communicators that are not ready are aborted.
+// Destroy communicators when no rank has failed and nothing is in flight. This waits for enqueued work and for CUDA graphs that have
+// captured operations. It also waits for the other ranks of the host, which must do the same in the same order. Communicators that are not
+// ready are aborted.
 std::shared_ptr<Ending> destroy(std::span<const std::shared_ptr<Communicator>> communicators, double seconds);
 
 }  // namespace hvd::nccl
