@@ -53,9 +53,9 @@
 // Table of choices: X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches decides. The
 // rows of a collective are adjacent. Its last row for each kind of topology (local, nested, flat) matches everything.
 //
-// With two ranks, recursive doubling and pairwise send equally much, but recursive doubling takes one step instead of two. If the number of
-// ranks is not a power of two, Rabenseifner's algorithm sends all data two more times (folding), while pairwise needs a connection to every
-// rank. Adasum on one host uses shared memory.
+// With two ranks, recursive doubling and pairwise send equally much, but recursive doubling takes one step instead of two. Without a power
+// of two of ranks, Rabenseifner's algorithm sends all data two more times (folding), and pairwise needs a connection to every rank. Adasum
+// on one host uses shared memory.
 #define HVD_CHOICES(X)                                                                                         \
   X(allreduce,     local,    any,      any,           kAnyRanks, kAnyBytes,                shm)                \
   X(allreduce,     nested,   any,      any,           kAnyRanks, kAnyBytes,                hierarchical)       \

@@ -22,9 +22,8 @@ struct CostModel {
 struct Cost {
   Collective collective;
   Algorithm algorithm;
-  // Cost formula. P is the number of ranks, H the number of hosts, L = P / H, and N the bytes of the operation on one
-  // rank (gathered bytes for an allgather, sent bytes for an alltoall). a, b and g are alpha, beta and gamma; a' and b'
-  // are local_alpha and local_beta.
+  // Cost formula. P is the number of ranks, H the number of hosts, and L = P / H. N is the number of bytes of the operation on one rank:
+  // gathered by an allgather, sent by an alltoall. a, b and g are alpha, beta and gamma; a' and b' are local_alpha and local_beta.
   std::string_view formula;
   double (*seconds)(const WorldShape&, double bytes, const CostModel&);
 };
