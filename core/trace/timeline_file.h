@@ -16,8 +16,8 @@ namespace hvd {
 
 class TimelineFile {
  public:
-  // Create or truncate the file. If it is not writable, not a regular file, or open in another process on this host,
-  // set `error` to errno and return an error whose message is a full sentence.
+  // Create or truncate the file. On failure, set `error` to errno and return an error whose message is a full sentence. Reasons include
+  // that the file is not regular, or that another process on this host has it open.
   static Status open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error);
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
