@@ -23,9 +23,8 @@ class Link {
   // Return ok while the link works, or the reason why it is broken.
   virtual const Status& error() const = 0;
 
-  // Return what to poll before a sleep: a file descriptor (fd), or -1 if the link triggers the owner's wakeup event instead, and the
-  // poll(2) events that the last calls were blocked on (wanted). A try_recv that returns 0 adds POLLIN, and a try_send that returns 0 adds
-  // POLLOUT. A call that moves bytes clears its event.
+  // Return what to poll before a sleep: fd(), or -1 if the link triggers the owner's wakeup event instead, for the poll(2) events wanted().
+  // A try_recv that returns 0 adds POLLIN, and a try_send that returns 0 adds POLLOUT. A call that moves bytes clears its event.
   virtual int fd() const { return -1; }
   virtual short wanted() const { return 0; }
   // True if bytes arrive through shared memory and trigger the owner's wakeup event. The fd() of such a link only reveals that the peer has
@@ -36,8 +35,8 @@ class Link {
   virtual bool readable() const { return false; }
   // True if the link has space for more bytes to send. Used only for links in shared memory.
   virtual bool writable() const { return false; }
-  // Called before the owner sleeps until one of the events wanted() occurs. The link can let the kernel wake the owner only once as many
-  // bytes have arrived as the last try_recv requested, so that call must not request bytes that the peer sends only after an answer.
+  // Called before the owner sleeps until one of the events wanted() occurs. The link can then delay the wakeup until as many bytes have
+  // arrived as the last try_recv requested. A try_recv must therefore not request bytes that the peer sends only after an answer.
   virtual void before_sleep() {}
   // Return the number of seconds for which the peer's host has not acknowledged data, or 0 if nothing is unacknowledged or the time is
   // unknown. The kernel of a live peer acknowledges data even if the process is busy. Call this at intervals; the time is measured between

@@ -1,6 +1,6 @@
-// Waiter: the only place where the thread that runs the progress loop waits, for a byte from a link, a peer's counter in shared memory, or
-// a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps in poll(2) on the engine's wakeup
-// event, the relevant sockets and the control plane. A dead peer, a shutdown or a deadline therefore ends every wait.
+// Waiter: the only place where the thread that runs the progress loop waits. It waits for a byte from a link, a peer's counter in shared
+// memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps in poll(2) on the engine's
+// wakeup event, the relevant sockets and the control plane. A dead peer, a shutdown or a deadline therefore ends every wait.
 //
 // Example:
 //   Wait wait(waiter, 30, "data from rank 3");

@@ -1,6 +1,5 @@
 // Wakeup event of an engine: an eventfd on which the engine sleeps (together with its sockets, see Waiter), and a word that shows whether
-// it sleeps. The word can be in memory shared with other processes, so that a peer that has stored data there makes a system call only if
-// the engine sleeps.
+// it sleeps. The word can be in shared memory. A peer that has stored data there then makes a system call only if the engine sleeps.
 //
 // No wakeup is lost, because each side stores before it reads. The sleeper stores its sleep state, then checks its condition once more. The
 // waker stores the condition, then checks the sleep state. All four accesses are sequentially consistent, so at least one side sees the
