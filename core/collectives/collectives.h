@@ -41,7 +41,6 @@ using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Allreduce allreduce_recursive_doubling, allreduce_rabenseifner;
 // Allreduce as a direct reduce-scatter, followed by a direct allgather.
 Allreduce allreduce_pairwise;
-// Allreduce along a ring of ranks.
 Allreduce allreduce_ring;
 Allreduce allreduce_hierarchical;
 // Algorithms for comparison only; they are never chosen automatically. In the naive algorithm, every rank sends to
@@ -82,7 +81,6 @@ Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float
 // Broadcast `bytes` bytes at `data` from the rank with index `root` in the set.
 using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);
 Broadcast broadcast_shm;
-// Broadcast along a binomial tree.
 Broadcast broadcast_tree;
 // Broadcast along a chain of ranks that forward segments.
 Broadcast broadcast_pipelined;

@@ -111,7 +111,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
     halves.wire = d;
   }
   Inflow in(comm, previous, combine);
-  // Current steps of receiving and of sending. Step s receives slice(s + 1), which step s + 1 sends on.
+  // Step of receiving, in which slice(step + 1) arrives, and step of sending, in which slice(step) is sent.
   int receiving = 0, sending = 0;
   // Bytes of the current slice that have been sent.
   size_t sent = 0;
