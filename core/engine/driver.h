@@ -77,7 +77,7 @@ class Driver {
   // thread.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
-  // Change the fusion threshold and the size thresholds (`tuning`) of all ranks. Only on rank 0; callable from any thread. A running
+  // Change the fusion threshold and the size thresholds (`tuning`) of all ranks. Call this only on rank 0, from any thread. A running
   // schedule ends, at the same position on all ranks. The size thresholds apply from the next schedule on, the fusion threshold to all
   // later decisions.
   void retune(size_t fusion_threshold, const Tuning& tuning);

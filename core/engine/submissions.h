@@ -91,7 +91,6 @@ class Submissions {
   };
   // Return the progress in the schedule, without the lock, because the driver calls this several times per operation.
   Progress progress() const;
-  // Return the number of buckets in the running schedule.
   size_t buckets() const;
   // Take the operations of the next bucket, with null for entries in which this rank takes no part. `keep` becomes their owner.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
@@ -141,8 +140,8 @@ class Submissions {
   std::map<uint32_t, size_t> on_devices_;
   // Number of operations announced by expect() and not submitted yet.
   size_t expected_ = 0;
-  // Names in flight outside the schedule, and of launched device operations, which can outlive their schedule. The cursor knows all other
-  // names.
+  // Names of operations in flight that the schedule's cursor does not know: those outside the schedule, and launched device operations,
+  // which can outlive it.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
   // Next sequence numbers of unnamed operations and of unnamed groups in each stream, keyed by stream_of().

@@ -166,7 +166,7 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  // Copies before the reduction (in) and after it (out): of small tensors to and from the fusion buffer, of others only for scaling.
+  // Copies to make before the reduction (in) and after it (out). Small tensors go through the fusion buffer, others are only scaled.
   std::vector<Compute::Move> in, out;
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {
