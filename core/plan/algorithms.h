@@ -32,7 +32,6 @@ inline constexpr int kAlgorithmCount = HVD_ALGORITHMS(HVD_ONE);
 #undef HVD_ONE
 std::string_view name_of(Algorithm);
 
-// Return the algorithms that exist for a collective.
 std::span<const Algorithm> algorithms_of(Collective);
 
 // Properties of a process set that determine which algorithms can run in it.
@@ -45,7 +44,6 @@ struct WorldShape {
   bool links = true;
   // True if the process set spans several hosts, some of which have several ranks that share memory (Topology::nested).
   bool nested = false;
-  // True if the number of ranks is a power of two.
   bool power_of_two = true;
 
   // Return these properties for a topology. `shared_memory` is true if ranks on one host can use shared memory.
