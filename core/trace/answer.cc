@@ -186,7 +186,7 @@ std::string Answerer::answer(const Question& question, bool full) {
   if (full) {
     given = ask(question.number);
     std::unique_lock lock(mutex_);
-    // Let some time pass between the two readings, to compute rates from them.
+    // Let some time pass between the two readings of the process state, so that rates can be computed.
     changed_.wait_until(lock, apart.when(), [this] { return closed_; });
   }
   std::string out = "{";

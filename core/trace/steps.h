@@ -99,7 +99,6 @@ class StepMeter final : public Observer {
   TickScale scale_;
   // Start of the current execution. Only the driver uses this and the following members.
   uint64_t started_ = 0;
-  // True while a schedule is running.
   bool scheduled_ = false;
   // Bucket of the schedule whose completion ends a step.
   const Schedule::Bucket* last_ = nullptr;
