@@ -37,6 +37,7 @@ PAGES = {
         "docs/faq",
         "docs/glossary",
         "docs/status",
+        "docs/all-pages",
     ],
     "Train": [
         "docs/pytorch",
