@@ -61,6 +61,7 @@ PAGES = {
     ],
     "Run": [
         "docs/horovodrun",
+        "docs/output",
         "docs/elastic",
         "docs/elastic/*",
         "docs/chaos",
