@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from horovod._keras.versions import is_legacy
+from horovod._keras.backend import is_legacy
 
 _DEEPEST = 12
 

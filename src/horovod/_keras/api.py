@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from horovod._keras import backend, callbacks, checks, metric_average
-from horovod._keras.reduction import GradientReduction
-from horovod._keras.versions import (
+from horovod._keras.backend import (
     backend_of,
     build_optimizer,
     dtype_name,
@@ -19,6 +18,7 @@ from horovod._keras.versions import (
     keras_of,
     legacy_rates,
 )
+from horovod._keras.reduction import GradientReduction
 from horovod.common.compression import check_compression
 from horovod.common.exceptions import UnsupportedOpError
 from horovod.common.frontends import operation_on_rank, state

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod._keras import checks
-from horovod._keras.versions import is_legacy
+from horovod._keras.backend import is_legacy
 from horovod.common.frontends import state
 from horovod.common.ops import Average
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from horovod._keras.versions import backend_of, is_legacy
+from horovod._keras.backend import backend_of, is_legacy
 from horovod.common import in_sync
 from horovod.common.contract import log
 from horovod.common.contract.log import warn_user

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from horovod._keras.versions import backend_of, build_optimizer, dtype_name, legacy_rates
+from horovod._keras.backend import backend_of, build_optimizer, dtype_name, legacy_rates
 from horovod.common.basics import failures
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.elastic.agreement import check_shapes, signature

@@ -10,8 +10,8 @@ import numpy as np
 
 from horovod._arrays.collectives import Reduction, allreduce_all
 from horovod._keras import checks
+from horovod._keras.backend import dtype_name
 from horovod._keras.callbacks import known_rate, sample_count
-from horovod._keras.versions import dtype_name
 from horovod.common.frontends import state
 from horovod.common.objects import allgather_object
 from horovod.common.ops import Sum

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from horovod._keras.alike import differing
-from horovod._keras.versions import backend_of, is_legacy, keras_of
+from horovod._keras.backend import backend_of, is_legacy, keras_of
 
 
 @dataclass(frozen=True)
