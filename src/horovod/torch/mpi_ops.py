@@ -7,7 +7,7 @@ from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.torch import monitoring
 from horovod.torch.compression import Compression
-from horovod.torch.distributed.environment import hiding
+from horovod.torch.distributed import hiding
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import (
     allgather,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.torch.distributed import environment
+from horovod.torch.distributed import from_launcher, hide
 
 HOROVOD = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
@@ -10,8 +10,8 @@ PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": 
 
 def test_the_launchers_variables_are_hidden_and_the_address_stays():
     environ = {**HOROVOD, **PLACE, "MASTER_ADDR": "h", "MASTER_PORT": "1"}
-    assert environment.from_launcher(environ)
-    environment.hide(environ)
+    assert from_launcher(environ)
+    hide(environ)
     assert environ == {**HOROVOD, "MASTER_ADDR": "h", "MASTER_PORT": "1"}
 
 
@@ -26,4 +26,4 @@ def test_the_launchers_variables_are_hidden_and_the_address_stays():
     ],
 )
 def test_launchers_of_others_are_not_recognized(environ):
-    assert not environment.from_launcher(environ)
+    assert not from_launcher(environ)
