@@ -19,9 +19,8 @@ import numpy as np
 import horovod.numpy as hvd
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.strategies.averaging import GossipRounds, Rounds
-from horovod.strategies.rules import AVERAGING, Graph, OuterSGD, Schedule
+from horovod.strategies.rules import AVERAGING, Graph, OuterSGD, Schedule, Vector
 from horovod.strategies.serving import Serving, Store
-from horovod.strategies.vector import Vector
 
 
 class ArrayVector(Vector):

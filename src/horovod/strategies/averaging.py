@@ -8,8 +8,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from horovod.common.process_sets import ProcessSet
-from horovod.strategies.rules import GRAPHS, Graph, OuterSGD, Schedule, blend, check_count, check_targets, pushed
-from horovod.strategies.vector import Vector
+from horovod.strategies.rules import (
+    GRAPHS,
+    Graph,
+    OuterSGD,
+    Schedule,
+    Vector,
+    blend,
+    check_count,
+    check_targets,
+    pushed,
+)
 
 
 class GossipRounds:

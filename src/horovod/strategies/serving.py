@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common.process_sets import ProcessSet, add_process_set, by_id, find, global_process_set
-from horovod.strategies.rules import Progress, check_count, elastic_move, slices
-from horovod.strategies.vector import Vector
+from horovod.strategies.rules import Progress, Vector, check_count, elastic_move, slices
 
 
 class Store:

@@ -10,9 +10,8 @@ import horovod.torch as hvd
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.steps import marks
 from horovod.strategies.averaging import GossipRounds, Rounds
-from horovod.strategies.rules import AVERAGING, Graph, OuterSGD, Schedule, segments
+from horovod.strategies.rules import AVERAGING, Graph, OuterSGD, Schedule, Vector, segments
 from horovod.strategies.serving import Serving, Store
-from horovod.strategies.vector import Vector
 from horovod.torch.monitoring import check_after_step, strategies
 from horovod.torch.optimizer import override
 
