@@ -6,6 +6,7 @@ process that collects tests never imports them: it may use another Keras backend
 
 import importlib
 import importlib.util
+import shutil
 from typing import Any
 
 import pytest
@@ -31,3 +32,10 @@ def need(*names: str) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+def need_spark() -> None:
+    """Skip the calling test if pyspark or Java is missing."""
+    need("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed (scripts/install-system-packages.sh)")

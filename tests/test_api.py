@@ -30,9 +30,9 @@ KINDS = {  # by frontend: module, kind of its processes, and required packages
     "tensorflow.keras": ("horovod.tensorflow.keras", KERAS["tensorflow"], "tensorflow"),
 }
 
-JOB = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous
-start_timeline stop_timeline dump Average Sum ProcessSet global_process_set add_process_set remove_process_set
-Compression"""
+BASICS = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous
+start_timeline stop_timeline dump"""
+JOB = f"{BASICS} Average Sum ProcessSet global_process_set add_process_set remove_process_set Compression"
 BUILD = """mpi_threads_supported mpi_enabled gloo_enabled mpi_built gloo_built nccl_built ddl_built ccl_built cuda_built
 rocm_built"""
 OPS = "Adasum Min Max Product HorovodInternalError"
@@ -267,19 +267,27 @@ def test_plain_arrays_have_the_names_and_arguments_of_pytorch(fleets):
     assert more == {"Handle"}
 
 
-def older_paths(module):
-    """Return the names that other software imports from `mpi_ops`."""
-    hvd, mpi_ops = (importlib.import_module(name) for name in (module, f"{module}.mpi_ops"))
+def older_paths(module, paths):
+    """Import the paths and names that other software uses, such as those of `mpi_ops`."""
+    hvd, mpi_ops, *_ = (importlib.import_module(f"horovod.{path}") for path in (module, f"{module}.mpi_ops", *paths))
     assert mpi_ops.allgather is hvd.allgather
     assert mpi_ops._basics.is_initialized() is hvd.is_initialized()
-    for name in ("init", "rank", "size", "mpi_enabled", "_get_process_set_ids_and_ranks"):
+    for name in f"{BASICS} {BUILD} _get_process_set_ids_and_ranks".split():
         assert callable(getattr(mpi_ops._basics, name))
 
 
-@pytest.mark.parametrize("frontend", ["torch", "tensorflow", "mxnet"])
-def test_older_paths(fleets, frontend):
-    process, module = job(fleets, frontend)
-    process.run(older_paths, module)
+@pytest.mark.parametrize(
+    ("frontend", "paths"),
+    [
+        ("torch", "torch.elastic torch.elastic.sampler torch.elastic.state"),
+        ("tensorflow", "tensorflow.util tensorflow.elastic tensorflow.data.compute_service tensorflow.keras.elastic "
+         "keras.elastic"),
+        ("mxnet", "mxnet.compression mxnet.functions"),
+    ],
+)  # fmt: skip
+def test_older_paths(fleets, frontend, paths):
+    process, _ = job(fleets, frontend)
+    process.run(older_paths, frontend, paths.split())
 
 
 def output(code):
@@ -367,6 +375,15 @@ def test_the_mxnet_page_lists_all_names_and_parameters(fleets):
 
 SPARK_COMMON = "Store AbstractFilesystemStore FilesystemStore LocalStore HDFSStore DBFSLocalStore"
 PATHS = {  # besides the packages themselves; only paths that outside programs use
+    "horovod.common.elastic": "run_fn ObjectState State notification_manager",
+    "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError",
+    "horovod.common.util": "extension_available gpu_available mpi_built gloo_built nccl_built ddl_built ccl_built "
+    "_cache env split_list num_rank_is_power_2 is_iterable check_extension check_installed_version get_ext_suffix "
+    "is_version_greater_equal_than get_average_backwards_compatibility_fun",
+    "horovod.runner.common.service.compute_service": "ComputeService ComputeClient",
+    "horovod.runner.common.util.env": "get_env_rank_and_size",
+    "horovod.runner.elastic.worker": "HostUpdateResult",
+    "horovod.runner.launch": "run_commandline",
     "horovod.spark.task": "get_available_devices",
     "horovod.spark.conf": "SPARK_CONF_DEFAULT_VALUES",
     "horovod.spark.common.backend": "Backend SparkBackend default_num_proc",
@@ -392,8 +409,9 @@ PATHS = {  # besides the packages themselves; only paths that outside programs u
 @pytest.mark.heavy
 @pytest.mark.parametrize("module", PATHS)
 def test_documented_import_paths(module):
-    needed = {"torch": "torch", "lightning": "torch", "data_loaders": "torch", "keras": "keras"}
-    for name in ("ray" if "ray" in module else "pyspark", *(needed[part] for part in needed if part in module)):
-        pytest.importorskip(name)
+    torch = dict.fromkeys(("torch", "pytorch", "lightning"), "torch")
+    needed = {"ray": "ray", "spark": "pyspark", "keras": "keras", **torch}
+    for part in needed.keys() & set(module.replace("_", ".").split(".")):
+        pytest.importorskip(needed[part])
     found = importlib.import_module(module)
     assert [name for name in PATHS[module].split() if not hasattr(found, name)] == []

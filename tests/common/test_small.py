@@ -14,10 +14,6 @@ from horovod.common.process_sets import ProcessSet
 ROOT = Path(dtypes.__file__).parents[3]
 
 
-def test_reduce_ops_have_their_public_values():
-    assert (ops.Average, ops.Sum, ops.Adasum, ops.Min, ops.Max, ops.Product) == (0, 1, 2, 3, 4, 5)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_reducescatter_splits_rows_like_numpy(size):
     for rows in range(16):
@@ -68,6 +64,7 @@ def test_wire_formats_are_for_sums_of_float32():
 
 
 def test_reductions_agree_with_the_core():
+    assert (ops.Average, ops.Sum, ops.Adasum, ops.Min, ops.Max, ops.Product) == (0, 1, 2, 3, 4, 5)
     assert (ROOT / "core/base/reduce_op_table.h").read_text() == ops.generate_header()
     assert [getattr(ops, name) for name in ops.OP_NAMES] == list(range(len(ops.OP_NAMES)))
 

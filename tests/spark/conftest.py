@@ -4,7 +4,6 @@ The first tier runs tasks within the driver, which takes less CPU time than exec
 """
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import sys
@@ -13,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.later import need_spark
+
 MASTER = "local-cluster[2,2,1024]"
 
 
 @pytest.fixture(scope="session")
 def spark(request):
     """The SparkContext. Skips the test if pyspark or Java is missing."""
-    if importlib.util.find_spec("pyspark") is None:
-        pytest.skip("pyspark is not installed")
-    if shutil.which("java") is None:
-        pytest.skip("Java is not installed (scripts/install-system-packages.sh)")
+    need_spark()
     import pyspark
     from pyspark import SparkConf, SparkContext
 

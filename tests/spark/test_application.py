@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from horovod.spark.application import explain, known_failure, slot_limit
@@ -28,26 +30,21 @@ from horovod.spark.application import explain, known_failure, slot_limit
             2,
             "spark.dynamicAllocation.maxExecutors=2 means 2 executors of 1 core",
         ),
+        ({}, None, ""),
+        ({"spark.master": "spark://a:7077"}, None, ""),
+        ({"spark.master": "yarn"}, None, ""),
+        (
+            {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true", "spark.executor.instances": "2"},
+            None,
+            "",
+        ),
+        ({"spark.master": "mesos://x", "spark.executor.instances": "2"}, None, ""),
     ],
 )
 def test_slot_limits_from_settings(conf, slots, why):
     found = slot_limit(conf, cores=8)
-    assert found.slots == slots
-    assert why in found.why
-
-
-@pytest.mark.parametrize(
-    "conf",
-    [
-        {},
-        {"spark.master": "spark://a:7077"},
-        {"spark.master": "yarn"},
-        {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true", "spark.executor.instances": "2"},
-        {"spark.master": "mesos://x", "spark.executor.instances": "2"},
-    ],
-)
-def test_settings_without_a_slot_limit(conf):
-    assert slot_limit(conf, cores=8) is None
+    assert (found and found.slots) == slots
+    assert found is None or why in found.why
 
 
 LOST = """org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier
@@ -86,13 +83,8 @@ def test_recurring_failures(text, message):
     assert explain(text) == known_failure(text)
 
 
-def test_a_lost_executor_is_the_best_explanation():
-    assert known_failure(LOST) == ""
-    message = explain(LOST)
-    assert message.startswith("ExecutorLostFailure (executor 1 exited")
-    assert message.endswith("Reason: Command exited with code 137")
-
-
 def test_other_failures_are_shown_without_java_lines():
+    assert known_failure(LOST) == ""
+    assert re.fullmatch(r"ExecutorLostFailure \(executor 1 exited.*Reason: Command exited with code 137", explain(LOST))
     text = "org.apache.spark.SparkException: Job aborted due to stage failure: spam\n\tat org.x.Y(Z.scala:1)\neggs\n"
     assert explain(text).splitlines() == ["Job aborted due to stage failure: spam", "eggs"]

@@ -6,15 +6,9 @@ import pytest
 
 from horovod.spark import conf
 
-NAMES = {
-    name: getattr(conf, name)
-    for name in dir(conf)
-    if name.startswith("SPARK_CONF_") and isinstance(getattr(conf, name), tuple)
-}
-
 
 def test_names_and_values():
-    assert len(NAMES) == 17
+    assert sum(name.startswith("SPARK_CONF_") for name, value in vars(conf).items() if isinstance(value, tuple)) == 17
     assert conf.SPARK_CONF_ALWAYS_RESTART_FAILED_TASK == ("spark.task.maxFailures", "2147483647")
     assert conf.SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK[1] == conf.SPARK_CONF_MAX_INT_MINUS_ONE
     assert conf.SPARK_CONF_DEFAULT_VALUES["spark.task.maxFailures"] == "4"

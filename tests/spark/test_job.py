@@ -1,15 +1,14 @@
-import importlib.util
 import io
 
 import pytest
 
 import horovod.spark
 from horovod.spark import job
+from tests.later import need
 
 
 def test_errors_without_a_spark_context(monkeypatch):
-    if importlib.util.find_spec("pyspark") is None:
-        pytest.skip("pyspark is not installed")
+    need("pyspark")
     import pyspark
 
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # left by earlier tests
@@ -48,31 +47,23 @@ def test_the_start_timeout(monkeypatch):
 
 
 def options(**changes):
-    values = {
-        "env": None,
-        "stdout": None,
-        "stderr": None,
-        "verbose": 1,
-        "nics": None,
-        "timestamp": False,
-        "timeout": 1.0,
-    }
+    values = dict.fromkeys(("env", "stdout", "stderr", "nics")) | {"verbose": 1, "timestamp": False, "timeout": 1.0}
     return job.job_options(**{**values, **changes})
 
 
 def test_streams_and_variables(tmp_path):
     assert options(stdout=io.StringIO(), env={"A": "b"}, nics={"lo", "eth0"}).nics == ["eth0", "lo"]
     assert options(nics="eth0,lo").nics == ["eth0", "lo"]
-    with pytest.raises(TypeError, match=r"stdout must be a text stream, .*, got 'path'"):
-        options(stdout="path")
     with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="stderr must be a text stream"):
         options(stderr=file)
-    with pytest.raises(TypeError, match=r"stdout must be a text stream.*, got .*BytesIO"):
-        options(stdout=io.BytesIO())
-    with pytest.raises(TypeError, match="env must map strings to strings, got 'A': 1"):
-        options(env={"A": 1})
-    with pytest.raises(TypeError, match=r"env must be a mapping of strings to strings, got \['A=b'\]"):
-        options(env=["A=b"])
+    for name, value, message in (
+        ("stdout", "path", "stdout must be a text stream, .*, got 'path'"),
+        ("stdout", io.BytesIO(), "stdout must be a text stream.*, got .*BytesIO"),
+        ("env", {"A": 1}, "env must map strings to strings, got 'A': 1"),
+        ("env", ["A=b"], r"env must be a mapping of strings to strings, got \['A=b'\]"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            options(**{name: value})
     for value in ([1], 5):
         with pytest.raises(ValueError, match="nics must be"):
             options(nics=value)

@@ -86,9 +86,4 @@ def test_command_line_of_the_compute_side(monkeypatch):
     assert vars(read) == {"configfile": "compute.json", "dispatchers": 1, "dispatcher_side": "compute", "timeout": 60}
     argv = ["worker", "c.json", "--dispatchers", "2", "--dispatcher-side", "training", "--timeout", "1.5"]
     monkeypatch.setattr("sys.argv", argv)
-    assert vars(compute_worker.parsed_args) == {
-        "configfile": "c.json",
-        "dispatchers": 2,
-        "dispatcher_side": "training",
-        "timeout": 1.5,
-    }
+    assert list(vars(compute_worker.parsed_args).values()) == ["c.json", 2, "training", 1.5]

@@ -9,18 +9,21 @@ import time
 import pytest
 
 from tests.documents import ROOT
-from tests.later import need
+from tests.later import need, need_spark
 
 need("tensorflow")
 
 QUIET = {"HOROVOD_GLOO_IFACE": "lo", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
 EXAMPLE = ROOT / "examples/tensorflow/data_service.py"
-COMPUTE = ("-m", "horovod.tensorflow.data.compute_worker")
+RUN = (sys.executable, "-m", "horovod.runner", "-np", "2")
+COMPUTE = (*RUN, sys.executable, "-m", "horovod.tensorflow.data.compute_worker")
+ON_SPARK = (sys.executable, "-m", "horovod.spark.tensorflow.compute_worker")
+SPARK = "--master local[2] --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 pyspark-shell"
 
 
-def job(ranks, *argv):
-    argv = [sys.executable, "-m", "horovod.runner", "-np", str(ranks), sys.executable, *argv]
-    environ = {**os.environ, **QUIET, "PYTHONPATH": str(ROOT)}
+def job(*argv):
+    spark = {"PYSPARK_SUBMIT_ARGS": SPARK, "PYSPARK_PYTHON": sys.executable}
+    environ = {**os.environ, **QUIET, **spark, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
 
@@ -49,10 +52,13 @@ def killed_worker(config, training):
 
 
 @pytest.mark.heavy
-def test_two_jobs_and_a_data_worker_that_is_killed(tmp_path):
+@pytest.mark.parametrize("program", [COMPUTE, ON_SPARK], ids=["horovodrun", "spark"])
+def test_two_jobs_and_a_data_worker_that_is_killed(tmp_path, program):
+    if program is ON_SPARK:
+        need_spark()
     config = str(tmp_path / "compute.json")
-    compute = job(2, *COMPUTE, config)
-    training = job(2, str(EXAMPLE), config, "--epochs", "6", "--effort", "20")
+    compute = job(*program, config)
+    training = job(*RUN, sys.executable, str(EXAMPLE), config, "--epochs", "6", "--effort", "20")
     try:
         victim = killed_worker(config, training)
         out, err = training.communicate(timeout=300)
