@@ -97,7 +97,7 @@ def endings(data: bytes) -> None:
     """Parse workers' reports (lines from their agent's pipe), and attribute the failures of ranks that ended."""
     job = Endings(dict.fromkeys(range(4), "h"))
     for line in data.split(b"\n"):
-        job.hear(line)
+        job.record(line)
         told = reasons.decode(line)
         assert told is None or reasons.decode(reasons.encode(told)) is not None
     for rank, status in enumerate((0, 1, 1, -9)):
@@ -135,13 +135,13 @@ def _never_done(side: Acceptor | Connector, data: bytes) -> None:
     at = 1
     try:
         while at < len(data):
-            piece = data[at : at + min(size, max(1, side.wanted))]
+            piece = data[at : at + min(size, max(1, side.bytes_wanted))]
             side.feed(piece)
             at += len(piece)
     except AuthError:
         return
-    assert not side.done
-    assert side.wanted > 0
+    assert not side.complete
+    assert side.bytes_wanted > 0
 
 
 def records(data: bytes) -> None:
@@ -220,7 +220,7 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
     said: list[messages.Request] = [messages.Payload(b"f"), start, messages.StdinData(b"x"), messages.Stop(5.0)]
     said += [messages.Watch(10.0), messages.Spawn(2, [b"ssh", b"host"]), messages.StreamData(1, b"x")]
     yield "requests", "honest", b"".join(map(messages.frame, said))
-    heard: list[messages.Report] = [messages.Started([(0, 17)]), messages.Output(0, 1, b"line\n"), messages.Alive()]
+    heard: list[messages.Report] = [messages.Started([(0, 17)]), messages.Output(0, 1, b"line\n"), messages.Heartbeat()]
     heard += [messages.StdinReady(True), messages.Result(0, b"r"), messages.Exited(0, 1, "why"), messages.Finished([])]
     heard += [messages.WorkerReport(b"{}"), messages.Notice("n"), messages.StreamOpen(1), messages.StreamEnd(1, 2)]
     yield "reports", "honest", b"".join(map(messages.frame, heard))

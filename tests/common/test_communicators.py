@@ -103,7 +103,7 @@ def test_arguments(mpi):
     )
     assert (result.members, result.dynamic) == ([2, 1], False)
     assert result.comm is comm
-    assert [(one.ranks, one.by_communicator) for one in result.given()] == [([1], True), ([], True), ([0], False)]
+    assert [(one.ranks, one.by_communicator) for one in result.specs()] == [([1], True), ([], True), ([0], False)]
     assert process_sets.check_init_arguments([1, 0], "dynamic").members == [0, 1]
     for empty in (None, []):
         assert process_sets.check_init_arguments(empty, [ProcessSet(mpi.COMM_NULL)]).members is None

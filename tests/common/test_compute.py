@@ -117,7 +117,7 @@ def test_closed_readers_are_not_waited_for(service, monkeypatch, caplog):
 
 
 def test_connections_need_the_key(service, monkeypatch):
-    monkeypatch.setattr(compute, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(compute, "_REPLY_SECONDS", 0.2)
     with pytest.raises(
         ConnectionError, match=r"no data service answers at 127.0.0.1:\d+ \(no answer: no data service, or"
     ):
@@ -127,7 +127,7 @@ def test_connections_need_the_key(service, monkeypatch):
 
 
 def test_lost_service(monkeypatch, caplog):
-    monkeypatch.setattr(compute, "_HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(compute, "_SILENCE_SECONDS", 0.1)
     service = ComputeService(1, 1, KEY, {"lo"})
     one = client(service)
     service.close()

@@ -72,15 +72,15 @@ def test_reporting_never_blocks_or_fails(tmp_path):
     file = tmp_path / "file"
     file.touch()
     for name in ("", "/nowhere", "a\0b:1", f"{file}:{file.stat().st_ino}", path, f"{path}:1"):
-        ReportPipe(name).tell(Called(0))
+        ReportPipe(name).send(Called(0))
     assert file.read_bytes() == b""
     teller = ReportPipe(name_of(path, write))
     for _ in range(10000):
-        teller.tell(Called(0))
+        teller.send(Called(0))
     got = os.read(read, 1 << 20)
     assert {decode(line) for line in got.splitlines()} == {Called(0)}
     os.close(read)
-    teller.tell(Called(0))
+    teller.send(Called(0))
     teller.close()
     os.close(write)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.communicators import GivenSet, agree_on_sets
+from horovod.common.communicators import SetSpec, agree_on_sets
 
 NULL = ()
 
@@ -10,7 +10,7 @@ NULL = ()
 def by_comm(*columns, world=None):
     """``columns``: for each index what each rank passes, world ranks of its communicator or a list of ranks."""
     rows = [
-        [GivenSet(one) if isinstance(one, list) else GivenSet(list(one), by_communicator=True) for one in row]
+        [SetSpec(one) if isinstance(one, list) else SetSpec(list(one), by_communicator=True) for one in row]
         for row in zip(*columns, strict=True)
     ]
     return agree_on_sets(rows, world or range(len(rows)), lambda rank: f"rank {rank} (host h)")
@@ -54,4 +54,4 @@ def test_invalid_sets_are_named_with_index_and_ranks(columns, message):
 
 def test_different_numbers_of_sets():
     with pytest.raises(ValueError, match=r"rank 0 \(h\) gave init 1 process sets, rank 1 \(h\) 0"):
-        agree_on_sets([[GivenSet([0])], []], [0, 1], lambda rank: f"rank {rank} (h)")
+        agree_on_sets([[SetSpec([0])], []], [0, 1], lambda rank: f"rank {rank} (h)")

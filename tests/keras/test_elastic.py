@@ -134,7 +134,7 @@ def test_another_rank_may_be_lost_during_sync():
     class LostError(Exception):
         """The framework's own error."""
 
-    def errors_as_ours(func):
+    def convert_errors(func):
         def translated(*args):
             try:
                 return func(*args)
@@ -144,7 +144,7 @@ def test_another_rank_may_be_lost_during_sync():
         return translated
 
     frontend = mock.Mock()
-    frontend.adapter.errors_as_ours = errors_as_ours
+    frontend.adapter.convert_errors = convert_errors
     state = mock.Mock()
     state.sync.side_effect = [LostError, None]
     func = mock.Mock(__name__="train", return_value=7)

@@ -138,7 +138,7 @@ def test_strangers_cannot_take_all_descriptors():
 def test_strangers_are_limited_without_a_descriptor_limit(monkeypatch, most):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most))
     used = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(store_sockets, "_MOST", used + 100)
+    monkeypatch.setattr(store_sockets, "_MAX_DESCRIPTORS", used + 100)
     listener = store_sockets.listen("127.0.0.1")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         accepts = store_sockets.AcceptControl(socket, [listener])

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.common.exceptions import HorovodInternalError
-from horovod.tensorflow.util import errors_as_ours
+from horovod.tensorflow.util import convert_errors
 from tests.ranks import on_tensorflow
 
 V1 = tf.compat.v1
@@ -96,7 +96,7 @@ def test_only_errors_of_horovod_operations_are_converted():
         def func():
             raise error
 
-        return errors_as_ours(func)
+        return convert_errors(func)
 
     with pytest.raises(HorovodInternalError, match="HorovodAllreduce_gradient"):
         fails(tf.errors.UnknownError(None, None, "node HorovodAllreduce_gradient: rank 2 was lost"))()

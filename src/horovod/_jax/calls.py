@@ -390,7 +390,7 @@ def as_ours() -> Iterator[None]:
         raise (RanksDisagreeError if _DISAGREE in text else HorovodInternalError)(text) from error
 
 
-def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
+def convert_errors(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``func`` to convert JAX errors of failed collectives to HorovodInternalError."""
 
     @functools.wraps(func)

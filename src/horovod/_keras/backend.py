@@ -103,7 +103,7 @@ class Adapter(Protocol):
     def shutdown(self) -> None:
         """Shut down Horovod in this process."""
 
-    # An adapter can also define three optional functions. ``errors_as_ours(func)`` decorates a function to raise
+    # An adapter can also define three optional functions. ``convert_errors(func)`` decorates a function to raise
     # HorovodInternalError for failed collectives. ``new_epoch()`` is called after ``hvd.elastic.run`` has joined a new
     # epoch. ``builds_later()`` returns True if optimizers create their variables only in the first step.
 

@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from horovod._arrays import collectives as arrays
 from horovod._arrays.collectives import Reduction
 from horovod._jax import calls
-from horovod._jax.calls import as_ours, errors_as_ours
+from horovod._jax.calls import as_ours, convert_errors
 from horovod._jax.compression import Compression
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import check_wire
@@ -24,7 +24,7 @@ from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 
-__all__ = ["Compression", "basics", "errors_as_ours", "frontend", "shutdown"]
+__all__ = ["Compression", "basics", "convert_errors", "frontend", "shutdown"]
 
 frontend = KERAS
 basics = HorovodBasics(KERAS.name)

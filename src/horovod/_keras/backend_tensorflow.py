@@ -11,9 +11,9 @@ from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow.collectives import set_size
 from horovod.tensorflow.mpi_ops import _basics
 from horovod.tensorflow.reduction import key_of, make_allreduce_grads
-from horovod.tensorflow.util import errors_as_ours
+from horovod.tensorflow.util import convert_errors
 
-__all__ = ["Compression", "basics", "errors_as_ours", "frontend", "shutdown"]
+__all__ = ["Compression", "basics", "convert_errors", "frontend", "shutdown"]
 
 basics = _basics
 Compression = hvd.Compression

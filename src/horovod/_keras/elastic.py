@@ -167,8 +167,8 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
         Returns:
             Callable: Function with the same arguments, which returns the result of ``func``.
         """
-        if (errors_as_ours := getattr(frontend.adapter, "errors_as_ours", None)) is not None:
-            return run_fn(func, reset, failures, errors_as_ours)
+        if (convert_errors := getattr(frontend.adapter, "convert_errors", None)) is not None:
+            return run_fn(func, reset, failures, convert_errors)
         return run_fn(func, reset, failures)
 
     return run

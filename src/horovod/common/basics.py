@@ -61,7 +61,7 @@ class HorovodBasics(observed.Observed):
         """Join the job that the environment describes, or start a single-process job.
 
         Has no effect while this frontend is initialized. All ranks must pass the same arguments, except that each rank
-        passes its own communicators in ``process_sets`` (see ``given_sets``). If another frontend of the process has
+        passes its own communicators in ``process_sets`` (see ``SetSpec``). If another frontend of the process has
         already started the job, omit both arguments or pass values that match the running job.
 
         If this frontend has shut down while others stay in the job, ``init`` joins the same job again. If a rank was
@@ -175,7 +175,7 @@ class HorovodBasics(observed.Observed):
             ValueError: If Horovod is not initialized.
         """
         job = self._frontend.require_job()
-        return job.size if job.most == 0 else job.most
+        return job.size if job.max_size == 0 else job.max_size
 
     def should_stop(self) -> bool:
         """Return True on all ranks once any rank has received a stop signal: SIGTERM or SIGUSR1 (HOROVOD_STOP_SIGNALS).
@@ -297,8 +297,8 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
             "processes that "
             "train with horovodrun, or with the 'spawn' method and an environment of their own"
         )
-    asked = check_init_arguments(comm, process_sets)
-    members, dynamic = asked.members, asked.dynamic
+    arguments = check_init_arguments(comm, process_sets)
+    members, dynamic = arguments.members, arguments.dynamic
 
     # Import the engine late, because argument checks and queries such as ``nccl_built`` must work without it.
     from horovod.common.bootstrap import start
@@ -307,16 +307,16 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     ending.check_descent(env)
     _watch.begin(env.rank if env.worker is None else env.worker)
     if env.worker is None:
-        job, engine = start.start(env, members, asked.given(), dynamic)
+        job, engine = start.start(env, members, arguments.specs(), dynamic)
     else:
-        env, job, engine = start.join(env, _last[0], members, asked.given(), dynamic)
+        env, job, engine = start.join(env, _last[0], members, arguments.specs(), dynamic)
     state.start(job, engine, members)
     ending.mark_rank_process(env)
     try:
         settings = Settings.from_environ()
         chaos = _prepare_faults(settings.text("HOROVOD_CHAOS"))
         observed.begin(job, engine, settings, _link(env, settings))
-        fill(job, asked.comm, asked.sets)
+        fill(job, arguments.comm, arguments.sets)
     except BaseException:
         _stop("hvd.init() failed")
         raise
@@ -354,15 +354,15 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
     Raises:
         ValueError: If the running job has other members, lacks one of the sets, or has static process sets.
     """
-    asked = check_init_arguments(comm, process_sets)
-    members, sets = asked.members, asked.sets
+    arguments = check_init_arguments(comm, process_sets)
+    members, sets = arguments.members, arguments.sets
     job = state.require_job()
     who = f"the job that runs for {', '.join(sorted(state.frontends))}"
     remedy = "give it to the first init of the process"
     running = list(range(job.size)) if state.members is None else state.members
     if members is not None and members != running:
         raise ValueError(f"comm is {members}, but {who} has world ranks {running}; {remedy}, or None to this one")
-    if asked.dynamic and not job.dynamic_process_sets:
+    if arguments.dynamic and not job.dynamic_process_sets:
         raise ValueError(
             f"process_sets is 'dynamic', but {who} has static ones; {remedy}, or set HOROVOD_DYNAMIC_PROCESS_SETS=1"
         )
@@ -377,8 +377,8 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
     for entry, number in zip(sets, numbers, strict=True):
         if number is not None:
             adopt(entry, number)
-    if asked.comm is not None:
-        global_process_set.mpi_comm = asked.comm
+    if arguments.comm is not None:
+        global_process_set.mpi_comm = arguments.comm
 
 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:

@@ -103,7 +103,7 @@ def _check_world(mpi: Any, what: str) -> None:
     )
 
 
-class GivenSet(msgspec.Struct, array_like=True, frozen=True):
+class SetSpec(msgspec.Struct, array_like=True, frozen=True):
     """One element of the ``process_sets`` argument that a rank passes to ``init``."""
 
     ranks: list[int]
@@ -117,11 +117,11 @@ Name = Callable[[int], str]
 """Function that returns the name of a rank for messages."""
 
 
-def agree_on_sets(given: Sequence[Sequence[GivenSet]], world: Sequence[int], name: Name) -> tuple[Sets, ...]:
+def agree_on_sets(requested: Sequence[Sequence[SetSpec]], world: Sequence[int], name: Name) -> tuple[Sets, ...]:
     """Combine the ranks' process sets into the sets to register.
 
     Args:
-        given: Sets that each rank of the job has passed, by rank.
+        requested: Sets that each rank of the job has passed, by rank.
         world: World rank of each rank of the job.
         name: Function that returns the name of a rank for messages.
 
@@ -131,14 +131,14 @@ def agree_on_sets(given: Sequence[Sequence[GivenSet]], world: Sequence[int], nam
     Raises:
         ValueError: If the ranks disagree, on all ranks. The message names the index, the ranks and the difference.
     """
-    first = given[0]
-    for rank, row in enumerate(given):
+    first = requested[0]
+    for rank, row in enumerate(requested):
         if len(row) != len(first):
             raise ValueError(f"{name(0)} gave init {len(first)} process sets, {name(rank)} {len(row)}")
     agreed: list[Sets] = []
     seen: dict[tuple[int, ...], int] = {}
     for index in range(len(first)):
-        sets = _at(index, [row[index] for row in given], world, name)
+        sets = _at(index, [row[index] for row in requested], world, name)
         for ranks in sets:
             if ranks in seen:
                 raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")
@@ -147,7 +147,7 @@ def agree_on_sets(given: Sequence[Sequence[GivenSet]], world: Sequence[int], nam
     return tuple(agreed)
 
 
-def _at(index: int, column: Sequence[GivenSet], world: Sequence[int], name: Name) -> Sets:
+def _at(index: int, column: Sequence[SetSpec], world: Sequence[int], name: Name) -> Sets:
     first = column[0]
     for rank, theirs in enumerate(column):
         if theirs.by_communicator != first.by_communicator:

@@ -34,8 +34,8 @@ Addresses = Mapping[str, Sequence[tuple[str, int]]]
 """Addresses as (address, port) pairs, by network interface."""
 
 # Seconds between checks that the service is still running, during waits without a deadline.
-_HEAR_SECONDS = 20.0
-_ANSWER_SECONDS = 5.0
+_SILENCE_SECONDS = 20.0
+_REPLY_SECONDS = 5.0
 _UNHEARD = 3  # consecutive unanswered checks after which the service is considered gone
 _LEAVE_SECONDS = 10.0
 _READERS_SECONDS = 1.0  # seconds between checks of the active readers
@@ -69,8 +69,8 @@ class ComputeService:
                 found.setdefault(place.interface, []).append(place.address)
         if lost := sorted(set(nics or ()) - set(found)):
             raise ValueError(f"nics must be among {', '.join(sorted(found))}, got {', '.join(lost)}")
-        wanted = {name: texts for name, texts in found.items() if nics is None or name in nics}
-        hosts = ["0.0.0.0"] if nics is None else [text for texts in wanted.values() for text in texts]
+        allowed = {name: texts for name, texts in found.items() if nics is None or name in nics}
+        hosts = ["0.0.0.0"] if nics is None else [text for texts in allowed.values() for text in texts]
         listeners = [socket.create_server((hosts[0], 0))]
         port = listeners[0].getsockname()[1]
         try:
@@ -80,7 +80,7 @@ class ComputeService:
                 one.close()
             raise
         self._server = StoreServer(key, listeners=listeners)
-        self._addresses = {name: [(text, port) for text in texts] for name, texts in wanted.items()}
+        self._addresses = {name: [(text, port) for text in texts] for name, texts in allowed.items()}
         try:
             self._client = ComputeClient(self._addresses, key)
             self._client._set("dispatchers", str(dispatchers))
@@ -153,11 +153,11 @@ class ComputeClient:
 
     def dispatchers(self) -> int:
         """Return the number of dispatchers of the service."""
-        return int(self._get(["dispatchers"], _ANSWER_SECONDS)[0])
+        return int(self._get(["dispatchers"], _REPLY_SECONDS)[0])
 
     def register_dispatcher(self, number: int, address: str) -> None:
         """Register dispatcher ``number`` at ``address``, as HOST:PORT."""
-        self._say("dispatcher %d is at %s", number, address)
+        self._send("dispatcher %d is at %s", number, address)
         self._set(f"dispatcher.{number}", address)
 
     def wait_for_dispatcher_registration(self, number: int, timeout: float) -> str:
@@ -166,7 +166,7 @@ class ComputeClient:
 
     def register_worker_for_dispatcher(self, number: int, index: int, address: str = "") -> None:
         """Register worker ``index`` of dispatcher ``number``, which listens on ``address`` (HOST:PORT)."""
-        self._say("worker %d of dispatcher %d is there", index, number)
+        self._send("worker %d of dispatcher %d is there", index, number)
         self._set(f"worker.{number}.{index}", address)
 
     def find_worker(self, number: int, index: int) -> str:
@@ -187,7 +187,7 @@ class ComputeClient:
         unheard = 0
         while True:
             try:
-                self._get([f"over.{number}"], _HEAR_SECONDS)
+                self._get([f"over.{number}"], _SILENCE_SECONDS)
                 return
             except StoreTimeout as error:
                 unheard = 0 if error.missing else unheard + 1
@@ -205,7 +205,7 @@ class ComputeClient:
         me = uuid.uuid4().hex.encode()
         return next(one for one in itertools.count() if self._store.set_first(f"reader.{number}.{one}", me) == me)
 
-    def say_reader_lives(self, number: int, reader: int) -> None:
+    def send_reader_heartbeat(self, number: int, reader: int) -> None:
         """Send a heartbeat for a reader. Call this regularly while the reader reads."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
@@ -223,7 +223,7 @@ class ComputeClient:
             expected: Number of readers to wait for.
             patience: Seconds without a registration or heartbeat after which a reader is ignored, with a warning.
         """
-        begun = time.monotonic()
+        start = time.monotonic()
         # Last heartbeat of each reader, with its arrival time.
         lives: dict[int, tuple[bytes | None, float]] = {}
         # If the service is gone, its workers are gone too, so the wait is over.
@@ -238,7 +238,7 @@ class ComputeClient:
                 reading = [one for one in readers if self._find(f"done.{number}.{one}") is None]
                 alive = [one for one in reading if now - lives[one][1] < patience]
                 absent = max(0, expected - len(readers))
-                if not alive and (not absent or now - begun >= patience):
+                if not alive and (not absent or now - start >= patience):
                     break
                 awaited = [f"done.{number}.{one}" for one in alive] or [f"reader.{number}.{len(readers)}"]
                 self._wait_a_moment(awaited)
@@ -266,7 +266,7 @@ class ComputeClient:
 
     def end_dispatcher(self, number: int) -> None:
         """Record that the dispatcher is no longer needed, so that its workers exit."""
-        self._say("dispatcher %d is not needed any more", number)
+        self._send("dispatcher %d is not needed any more", number)
         self._set(f"over.{number}", "")
 
     def dispatcher_ends(self, number: int) -> None:
@@ -293,12 +293,12 @@ class ComputeClient:
         why = []
         for host, port in places:
             try:
-                with socket.create_connection((host, port), _ANSWER_SECONDS) as tried:
+                with socket.create_connection((host, port), _REPLY_SECONDS) as tried:
                     self.here = tried.getsockname()[0]
             except OSError as error:
                 why.append(f"{host}:{port} ({error.strerror or error})")
                 continue
-            store = StoreClient(key, host, port, _ANSWER_SECONDS)
+            store = StoreClient(key, host, port, _REPLY_SECONDS)
             try:
                 store.find("dispatchers")
                 return store
@@ -326,6 +326,6 @@ class ComputeClient:
             lost = f": {', '.join(error.missing)} did not come" if error.missing else ", which does not answer any more"
             raise TimeoutError(f"waited {seconds:g} s for {what}{lost}") from None
 
-    def _say(self, text: str, *values: object) -> None:
+    def _send(self, text: str, *values: object) -> None:
         if self._verbose >= 2:
             log.info(text, *values)

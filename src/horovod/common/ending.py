@@ -117,7 +117,7 @@ class Watch:
         self._pipe.close()
         self._pipe = ReportPipe(os.environ.get(PIPE, ""))
         self._rank, self._pid, self._reported = rank, os.getpid(), False
-        self._pipe.tell(Called(rank, self._pid))
+        self._pipe.send(Called(rank, self._pid))
         if not self._hooked:
             self._hooked = True
             self._wrap_excepthook()
@@ -125,25 +125,25 @@ class Watch:
     def leave(self, why: str) -> None:
         """Report that this process leaves a job that continues."""
         if os.getpid() == self._pid:
-            self._pipe.tell(Left(self._rank, why))
+            self._pipe.send(Left(self._rank, why))
 
     def at_exit(self) -> None:
         """Report the process's exit when the interpreter exits.
 
         The exception hook has already reported an uncaught exception, unless the program has replaced the hook.
         """
-        self._tell(getattr(sys, "last_value", None))
+        self._report(getattr(sys, "last_value", None))
 
     def forget(self) -> None:
         """Stop reporting in a forked child, which is not a rank."""
         self._pipe.close()
 
-    def _tell(self, error: BaseException | None) -> None:
+    def _report(self, error: BaseException | None) -> None:
         if self._reported or os.getpid() != self._pid:
             return
         self._reported = True
         ended, members = self._about()
-        self._pipe.tell(reason(error, ended, members, self._rank))
+        self._pipe.send(reason(error, ended, members, self._rank))
 
     def _wrap_excepthook(self) -> None:
         inner: Callable[..., Any] = sys.excepthook
@@ -151,7 +151,7 @@ class Watch:
         def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
             self.reason = describe_error(value, trace)
             self.failed = self.failed or not isinstance(value, KeyboardInterrupt)
-            self._tell(value)
+            self._report(value)
             if isinstance(value, NoPlaceError) and value.line:  # print no traceback, which would look like a crash
                 print(value.line, file=sys.stderr, flush=True)
             else:
@@ -194,7 +194,7 @@ _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
 # File descriptor (at most one) whose name in /proc marks this process as a rank. Empty until it is created.
-_held: list[int] = []
+_markers: list[int] = []
 
 
 def check_descent(env: WorkerEnv) -> None:
@@ -209,7 +209,7 @@ def check_descent(env: WorkerEnv) -> None:
     if rank is None:
         return
     pipe = ReportPipe(os.environ.get(PIPE, ""))
-    pipe.tell(Refused(env.rank))
+    pipe.send(Refused(env.rank))
     pipe.close()
     variables = "HOROVOD_RANK, HOROVOD_SIZE, ..." if env.place is None else f"those of {env.place.launcher}"
     raise ValueError(
@@ -236,9 +236,9 @@ def mark_rank_process(env: WorkerEnv) -> None:
         return
     place = _place(env)
     os.environ[MARK] = f"{os.getpid()}:{place}"
-    while _held:
-        os.close(_held.pop())
-    _held.append(os.memfd_create(_NAME + place, os.MFD_CLOEXEC))
+    while _markers:
+        os.close(_markers.pop())
+    _markers.append(os.memfd_create(_NAME + place, os.MFD_CLOEXEC))
 
 
 def _place(env: WorkerEnv) -> str:
@@ -339,7 +339,7 @@ class Stopping:
                 "it there once before training begins"
             )
         for number in signals:
-            self._before[number] = signal.signal(number, self._hear)
+            self._before[number] = signal.signal(number, self._on_signal)
         self.listens = True
         if not self._sees_forks:  # register only once, because forked processes inherit the registration
             self._sees_forks = True
@@ -349,10 +349,10 @@ class Stopping:
         """Restore the original handlers in a forked process, such as a data loader worker, so that signals end it."""
         before, self._before, self.listens = self._before, {}, False
         for number, handler in before.items():
-            if handler is not None and signal.getsignal(number) == self._hear:
+            if handler is not None and signal.getsignal(number) == self._on_signal:
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         before, now = self._before.get(number), time.monotonic()
         again = self.received == number and now >= self._since + SAME
         if self.received != number:

@@ -38,29 +38,29 @@ _UNKNOWN = "qdisc kind is unknown"
 _PACKAGES = {"nft": "nftables", "tc": "iproute2"}
 
 
-class NotDoneError(Exception):
+class InjectionError(Exception):
     """Raised if a fault could not be injected. The message names the reason."""
 
 
-def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
+def inject_on_network(event: Event, ranks: Ranks, report: Callable[[str], None]) -> None:
     """Inject a network fault (``targets.ON_NETWORKS``).
 
     Args:
         event: The fault.
         ranks: Members of the job.
-        say: Function that logs the event's target, or "not done: " and the reason.
+        report: Function that logs the event's target, or "not done: " and the reason.
     """  # noqa: DOC501
     try:
         if why := why_not(event, ranks):
-            raise NotDoneError(why)
+            raise InjectionError(why)
         if not _may():
-            raise NotDoneError("this process may not change the network; that takes CAP_NET_ADMIN")
+            raise InjectionError("this process may not change the network; that takes CAP_NET_ADMIN")
         if event.kind is Kind.CUT:
-            _cut(event, ranks, say)
+            _cut(event, ranks, report)
         else:
-            _slow(event, ranks, say)
-    except NotDoneError as error:
-        say(f"not done: {error}")
+            _slow(event, ranks, report)
+    except InjectionError as error:
+        report(f"not done: {error}")
 
 
 def addresses() -> tuple[str, ...]:
@@ -70,41 +70,41 @@ def addresses() -> tuple[str, ...]:
     """
     try:
         return tuple(address.text for each in _outward() for address in each.addresses)
-    except NotDoneError:
+    except InjectionError:
         return ()
 
 
-def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
+def _cut(event: Event, ranks: Ranks, report: Callable[[str], None]) -> None:
     try:
         text = events.cut([each.name for each in _outward()], event.lasts)
     except ValueError as error:
-        raise NotDoneError(str(error)) from None
+        raise InjectionError(str(error)) from None
     _run(["nft", "-f", "-"], events.prepare())
-    say(f"host {host(event, ranks)}")
+    report(f"host {host(event, ranks)}")
     time.sleep(HEAD_START)  # give the log line time to reach the launcher before the fault occurs
     _run(["nft", "-f", "-"], text)
 
 
-def _slow(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
+def _slow(event: Event, ranks: Ranks, report: Callable[[str], None]) -> None:
     one, other = link(event, ranks)
     far = other if ranks.own == one else one
     ways = _ways(ranks.members[far].addresses)
     if not ways:
-        raise NotDoneError(f"no way to rank {far} on host {ranks.members[far].host} is known")
-    done: list[str] = []
+        raise InjectionError(f"no way to rank {far} on host {ranks.members[far].host} is known")
+    slowed: list[str] = []
     try:
         for name, targets in ways.items():
             first, *rest = events.slow(name, targets, event.by or 0.0)
             _run(first)
-            done.append(name)
+            slowed.append(name)
             for words in rest:
                 _run(words)
-        _undo_later([events.slow_no_more(name) for name in done], event.lasts)
-    except NotDoneError:
-        for name in done:
+        _undo_later([events.slow_no_more(name) for name in slowed], event.lasts)
+    except InjectionError:
+        for name in slowed:
             _run(events.slow_no_more(name))
         raise
-    say(f"packets to rank {far}" if ranks.own == one else f"the other end, packets to rank {far}")
+    report(f"packets to rank {far}" if ranks.own == one else f"the other end, packets to rank {far}")
 
 
 def _ways(targets: Sequence[str]) -> dict[str, list[str]]:
@@ -122,9 +122,9 @@ def _outward() -> list[interfaces.Interface]:
     try:
         found = [each for each in interfaces.scan() if not each.loopback]
     except OSError as error:
-        raise NotDoneError(f"the network interfaces are not known: {error}") from None
+        raise InjectionError(f"the network interfaces are not known: {error}") from None
     if not found:
-        raise NotDoneError("this process sees no network but the loopback")
+        raise InjectionError("this process sees no network but the loopback")
     return found
 
 
@@ -141,24 +141,24 @@ def _may() -> bool:
 def _program(name: str) -> str:
     path = shutil.which(name, path=_SEARCH)
     if path is None:
-        raise NotDoneError(f"there is no program {name} here (package {_PACKAGES[name]})")
+        raise InjectionError(f"there is no program {name} here (package {_PACKAGES[name]})")
     return path
 
 
-def _run(words: Sequence[str], text: str = "") -> None:
-    command = [_program(words[0]), *words[1:]]
+def _run(arguments: Sequence[str], text: str = "") -> None:
+    command = [_program(arguments[0]), *arguments[1:]]
     try:
-        done = subprocess.run(
+        run = subprocess.run(
             command, input=text, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NotDoneError(f"{shlex.join(words)} did not end within {LIMIT:g} s") from None
+        raise InjectionError(f"{shlex.join(arguments)} did not end within {LIMIT:g} s") from None
     except OSError as error:
-        raise NotDoneError(f"{shlex.join(words)}: {error.strerror}") from None
-    if done.returncode:
-        complaint = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
+        raise InjectionError(f"{shlex.join(arguments)}: {error.strerror}") from None
+    if run.returncode:
+        complaint = (run.stderr.strip() or run.stdout.strip() or f"exit code {run.returncode}").splitlines()[0]
         lacks = "this kernel lacks a part that it takes (sch_prio, sch_netem): " if _UNKNOWN in complaint else ""
-        raise NotDoneError(f"{lacks}{shlex.join(words)}: {complaint}")
+        raise InjectionError(f"{lacks}{shlex.join(arguments)}: {complaint}")
 
 
 _held: set[int] = set()
@@ -186,7 +186,7 @@ def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
     A detached shell waits and then runs the commands. It runs in its own session, so it outlives this process.
 
     Raises:
-        NotDoneError: If the shell does not start.
+        InjectionError: If the shell does not start.
     """
     reading, writing = os.pipe()
     _held.add(writing)
@@ -203,7 +203,7 @@ def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
         ).wait(LIMIT)
     except (OSError, subprocess.TimeoutExpired) as error:
         _let_go(writing)
-        raise NotDoneError(f"a shell that would undo it does not start: {error}") from None
+        raise InjectionError(f"a shell that would undo it does not start: {error}") from None
     finally:
         os.close(reading)
     if lasts is not None:
@@ -284,7 +284,7 @@ class Faults:
         lost = made - self._committed if steps is None else steps
         self._committed = made if steps is None else self._committed
         if own == teller and made:
-            _say(AGAIN.format(lost))
+            _log(AGAIN.format(lost))
 
     def _at_step(self, step: int, ranks: Ranks) -> None:
         """Inject the faults planned for ``step``. ``ranks`` is empty for steps before this process joined the job."""
@@ -319,9 +319,9 @@ def act(event: Event, ranks: Ranks) -> None:
         ChaosError: If the fault is ``raise``.
     """
     if event.kind in ON_NETWORKS:
-        inject_on_network(event, ranks, lambda remark: _say(f"{event} ({remark})"))
+        inject_on_network(event, ranks, lambda remark: _log(f"{event} ({remark})"))
         return
-    _say(str(event))
+    _log(str(event))
     me = os.getpid()
     if event.kind is Kind.KILL:
         os.kill(me, signal.SIGKILL)
@@ -348,7 +348,7 @@ def act(event: Event, ranks: Ranks) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(ChaosError))
 
 
-def _say(what: str) -> None:
+def _log(what: str) -> None:
     sys.stderr.write(f"chaos: {what}\n")  # two threads can log at the same time, so use a single write
     sys.stderr.flush()
 

@@ -38,14 +38,14 @@ class Job:
     elastic: bool = False
     waits_for_devices: bool = False
     """True if a wait for an operation on a device includes its completion on the device."""
-    most: int | None = 0
+    max_size: int | None = 0
     """Maximum number of ranks of an elastic job (None if unlimited), or 0 for a job with a fixed number."""
     check_steps: int = 0
     """Number of steps between comparisons of the ranks' parameters, or 0 for no comparisons."""
     hosts: tuple[str, ...] = ()
     """Host name of each rank. ``pids`` contains the process ids."""
     pids: tuple[int, ...] = ()
-    given_sets: tuple[Sets, ...] = ()
+    requested_sets: tuple[Sets, ...] = ()
     """Process sets on which the ranks agreed, for each entry of ``init``'s argument ``process_sets``."""
     first_address: str = ""
     """Address at which this rank is connected to rank 0's host, or "" if both are on one node."""
@@ -98,7 +98,7 @@ class Access:
         self.run: Callable[..., Work]
         """``Engine.run``, a faster ``submit`` for callers that call ``Work.wait`` next."""
         self._refuse: Callable[..., NoReturn]
-        self._say(not_initialized)
+        self._message(not_initialized)
 
     @property
     def opened(self) -> bool:
@@ -122,14 +122,14 @@ class Access:
         """Reject all further operations, because the job has ended."""
         self.job = None
         self.engine = None
-        self._say(shut_down)
+        self._message(shut_down)
 
     def leave_in_child(self) -> None:
         """Reject all operations in a forked child. The job remains readable, because data loaders query the rank."""
         if self.engine is not None:
             self.engine = None
             self.forked = True
-            self._say(forked)
+            self._message(forked)
 
     def require_job(self) -> Job:
         """Return the job. If there is none, raises a ValueError that advises calling ``init``."""
@@ -144,7 +144,7 @@ class Access:
         """
         return self.engine if self.engine is not None else self._refuse()
 
-    def _say(self, refuse: Callable[..., NoReturn]) -> None:
+    def _message(self, refuse: Callable[..., NoReturn]) -> None:
         self.submit = self.run = self._refuse = refuse
 
 
@@ -237,9 +237,9 @@ KERAS = Frontend("keras", 2)
 JAX = Frontend("jax", 3)
 MXNET = Frontend("mxnet", 4)
 NUMPY = Frontend("numpy", 5)
-_OTHERS = 255  # process groups of torch.distributed use 6 to 254 (horovod.torch.distributed.members)
+_MAX_ID = 255  # process groups of torch.distributed use 6 to 254 (horovod.torch.distributed.members)
 
-_known = {frontend.name: frontend for frontend in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUMPY)}
+_by_name = {frontend.name: frontend for frontend in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUMPY)}
 
 
 def named(name: str) -> Frontend:
@@ -248,9 +248,9 @@ def named(name: str) -> Frontend:
     The frontends defined in this module have separate numbers. Other frontends share one number, because they call only
     ``init`` and ``shutdown``.
     """
-    if name not in _known:
-        _known[name] = Frontend(name, _OTHERS)
-    return _known[name]
+    if name not in _by_name:
+        _by_name[name] = Frontend(name, _MAX_ID)
+    return _by_name[name]
 
 
 PROCESS_NAMES = (

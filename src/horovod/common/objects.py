@@ -113,16 +113,16 @@ def allgather_object(
     me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))
     ranks = process_set.ranks or ()
     data, error = _dumps_or_reason(obj)
-    mine = data if error is None else _FAILED + data
+    own = data if error is None else _FAILED + data
     with seals.begin(f"allgather_object {name!r}", ranks, frontend.name if frontend is not None else "") as call:
-        payload = call.seal(mine, me, "object")
+        payload = call.seal(own, me, "object")
         kind, shape = _core.KIND_ALLGATHER, (len(payload),)
         work = _run(call, kind, f"allgather.{name}.t", payload, dtypes.UINT8, shape, 0, process_set, job)
     gathered = memoryview(work.output).cast("B")
     objects = []
     begin = 0
     for rank, size in zip(ranks, work.sizes, strict=True):
-        part = memoryview(mine)
+        part = memoryview(own)
         if rank != me:
             part = call.open(gathered[begin : begin + size], rank, "object")
         if part[:1] == _FAILED:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.common.communicators import GivenSet, Sets, world_ranks
+from horovod.common.communicators import Sets, SetSpec, world_ranks
 from horovod.common.frontends import Job, state
 from horovod.common.util import is_mpi_comm
 
@@ -181,7 +181,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, got {type(process_set).__name__} {process_set!r}")
     number = process_set.process_set_id
-    if number is None or number == 0 or all(process_set is not one for one in known_as(number)):
+    if number is None or number == 0 or all(process_set is not one for one in _sets_with_id(number)):
         return False
     if not job.dynamic_process_sets:
         raise ValueError(
@@ -192,7 +192,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     work.wait()
     if not work.sizes[0]:
         return False
-    for one in known_as(number):
+    for one in _sets_with_id(number):
         one._invalidate()
     del _registered[number]
     return True
@@ -229,21 +229,21 @@ def register_as(ranks: Sequence[int], number: int) -> int:
     return number
 
 
-def find(sought: Sequence[int] | None) -> int | None:
+def find(requested: Sequence[int] | None) -> int | None:
     """Return the id of the registered set with these sorted ranks, or None. The global set is ignored."""
     known = ((number, objects[0].ranks) for number, objects in _registered.items() if number != 0)
-    return next((number for number, ranks in known if ranks == sought), None)
+    return next((number for number, ranks in known if ranks == requested), None)
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
     """Assign the id of a registered set to a ProcessSet object with the same ranks."""
-    if all(process_set is not one for one in known_as(number)):
+    if all(process_set is not one for one in _sets_with_id(number)):
         process_set.process_set_id = number
-        process_set.ranks = known_as(number)[0].ranks
+        process_set.ranks = _sets_with_id(number)[0].ranks
         _registered[number].append(process_set)
 
 
-def known_as(number: int) -> list[ProcessSet]:
+def _sets_with_id(number: int) -> list[ProcessSet]:
     """Return all ProcessSet objects for the registered set with this id. The list is empty if there is none."""
     return list(_registered.get(number, ()))
 
@@ -266,7 +266,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
     """
     fill_global(job.size)
     global_process_set.mpi_comm = comm
-    for index, (entry, agreed) in enumerate(zip(sets, job.given_sets, strict=True)):
+    for index, (entry, agreed) in enumerate(zip(sets, job.requested_sets, strict=True)):
         try:
             if entry.world_ranks is None:
                 check_new(entry, job.size)
@@ -319,10 +319,10 @@ class InitArguments:
     sets: Sequence[ProcessSet]
     dynamic: bool
 
-    def given(self) -> list[GivenSet]:
+    def specs(self) -> list[SetSpec]:
         """Return the process sets as ``GivenSet`` objects, which ranks send to each other."""
         return [
-            GivenSet(one.ranks or []) if one.world_ranks is None else GivenSet(one.world_ranks, by_communicator=True)
+            SetSpec(one.ranks or []) if one.world_ranks is None else SetSpec(one.world_ranks, by_communicator=True)
             for one in self.sets
         ]
 

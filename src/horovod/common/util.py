@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _cache = functools.cache
 """Decorator that caches results by argument."""
-_answers: dict[str, Any] = {}
+_cached: dict[str, Any] = {}
 
 
 def is_mpi_comm(value: object) -> bool:
@@ -84,8 +84,8 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
     Raises:
         ValueError: If ``target`` does not consist of exactly three numbers.
     """
-    wanted = target.split(".")
-    if len(wanted) != 3 or not all(part.isdecimal() for part in wanted):
+    target_parts = target.split(".")
+    if len(target_parts) != 3 or not all(part.isdecimal() for part in target_parts):
         raise ValueError(f"target must be 'a.b.c' with three numbers, got {target!r}")
     found = []
     for part in ver.split("+")[0].split(".")[:3]:
@@ -96,7 +96,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
             digits += character
         found.append(int(digits or 0))
     found += [0] * (3 - len(found))
-    return found >= [int(part) for part in wanted]
+    return found >= [int(part) for part in target_parts]
 
 
 def get_ext_suffix() -> str:
@@ -195,9 +195,9 @@ def rocm_built(verbose: bool = False) -> bool:
 
 
 def _once(key: str, function: Callable[[], Any]) -> Any:
-    if key not in _answers:
-        _answers[key] = function()
-    return _answers[key]
+    if key not in _cached:
+        _cached[key] = function()
+    return _cached[key]
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from horovod._jax.calls import errors_as_ours
+from horovod._jax.calls import convert_errors
 from horovod.common.basics import failures
 from horovod.common.elastic import Batch, State, run_fn
 from horovod.common.elastic import ObjectState as _ObjectState
@@ -57,7 +57,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         Callable: Function with the same arguments, which returns the result of ``func``.
     """
-    return run_fn(func, _reset, failures, errors_as_ours)
+    return run_fn(func, _reset, failures, convert_errors)
 
 
 def _reset() -> None:

@@ -16,7 +16,7 @@ from horovod.ray.worker_group import WorkerGroup
 from horovod.runner.base.arguments import ARGUMENTS, integer
 from horovod.runner.function import outcome
 
-_NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers", most="max_workers")
+_NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers", max_np="max_workers")
 
 
 class RayExecutor:

@@ -219,7 +219,7 @@ class _Run:
             self._take_done(event, self._turns.pop(event.turn, ""))
 
     def _take_done(self, event: CallResult, what: str) -> None:
-        if self._elastic_job.alive(event.number):
+        if self._elastic_job.is_running(event.number):
             if event.error is not None:
                 self._fail(event)
             elif what == "describe":
@@ -236,7 +236,7 @@ class _Run:
         if event.trouble:
             if not self._hosts:
                 raise RuntimeError(event.trouble)
-            self.say(f"warning: {event.trouble}; the job goes on with the hosts that were found before")
+            self.log(f"warning: {event.trouble}; the job goes on with the hosts that were found before")
             return
         if getattr(self._settings.discovery, "abrupt", False):
             for host in self._hosts - event.slots.keys():
@@ -244,11 +244,11 @@ class _Run:
                     self._end(number)
                 self._elastic_job.lost(host)
         self._hosts = set(event.slots)
-        self._elastic_job.found(event.slots)
+        self._elastic_job.set_slots(event.slots)
 
     def _gone(self, event: LostWorker) -> None:
         self._joined.discard(event.number)
-        if self._elastic_job.alive(event.number):
+        if self._elastic_job.is_running(event.number):
             self._end(event.number)
             self._elastic_job.exited(event.number, False, event.how)
 
@@ -313,7 +313,7 @@ class _Run:
             if number not in self._joined:
                 self._box.put(LostWorker(number))
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a message to this program's stderr if `verbose` is set."""
         if self._settings.verbose:
             print(f"horovod: {text}", file=sys.stderr, flush=True)

@@ -107,7 +107,7 @@ def run(
         ("network_interface", "network_interfaces", network_interface),
     ):
         renamed(old, new, value)
-    given = {
+    arguments = {
         "min_num_proc": min_np if min_num_proc is None else min_num_proc,
         "max_num_proc": max_np if max_num_proc is None else max_num_proc,
         "slots": slots,
@@ -120,7 +120,7 @@ def run(
     if mpi_args is not None and not use_mpi:
         raise ValueError(f"mpi_args must be None without use_mpi=True, got {mpi_args!r}")
     size = integer("num_proc", num_proc if np is None else np, 1)
-    elastic = _elastic(size, given, hosts, hostfile, use_mpi)
+    elastic = _elastic(size, arguments, hosts, hostfile, use_mpi)
     assigned = [] if elastic is not None else host_lists.assign(_hosts(size, hosts, hostfile), size)
     interfaces = network_interface if network_interfaces is None else network_interfaces
     names = [slot.hostname for slot in assigned] if elastic is None else [host.name for host in elastic.hosts]
@@ -168,12 +168,12 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _elastic(
-    size: int, given: Mapping[str, Any], names: str | None, hostfile: str | None, use_mpi: bool | None
+    size: int, arguments: Mapping[str, Any], names: str | None, hostfile: str | None, use_mpi: bool | None
 ) -> ElasticSettings | None:
     """Return the settings of an elastic job, or None if the arguments describe a fixed-size job."""
-    script = given["host_discovery_script"]
-    if script is None and given["min_num_proc"] is None:
-        for name, value in given.items():
+    script = arguments["host_discovery_script"]
+    if script is None and arguments["min_num_proc"] is None:
+        for name, value in arguments.items():
             if value is not None:
                 raise ValueError(
                     f"{name} must be None for a job of fixed size, got {value!r}; give min_num_proc or "
@@ -191,13 +191,13 @@ def _elastic(
         )
     return elastic_flags.make_settings(
         start=size,
-        least=given["min_num_proc"],
-        most=given["max_num_proc"],
-        slots=given["slots"],
-        resets=given["reset_limit"],
-        cooldown=given["cooldown_range"],
+        least=arguments["min_num_proc"],
+        max_size=arguments["max_num_proc"],
+        slots=arguments["slots"],
+        resets=arguments["reset_limit"],
+        cooldown=arguments["cooldown_range"],
         script=script,
-        given=[] if script is not None else _hosts(size, names, hostfile),
+        requested=[] if script is not None else _hosts(size, names, hostfile),
         names=HOROVOD_RUN,
         nodes=None if (script, names, hostfile) != (None, None, None) else allocations.allocation(os.environ),
     )

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from horovod._version import __version__
 from horovod.common.contract.reasons import PIPE as REPORT_PIPE
 from horovod.runner.base.job_result import AgentError, JobResult, LaunchError
-from horovod.runner.base.linux import SignalQueue, given_back
+from horovod.runner.base.linux import SignalQueue, restored_signals
 from horovod.runner.command import cli, command_line, flags
 from horovod.runner.job import terminal
 from horovod.runner.job.job import make_job
-from horovod.runner.job.policy import LAST_WORDS
+from horovod.runner.job.policy import FINAL_OUTPUT_SECONDS
 from horovod.runner.job.terminal import StdinSource
 from horovod.runner.job.watch import wait_for
 from horovod.runner.output.output import OutputQueue
@@ -49,7 +49,7 @@ def _open_standard_streams() -> bool:
     return has_stdin
 
 
-def _say(text: str, seconds: float | None = None) -> None:
+def _write(text: str, seconds: float | None = None) -> None:
     """Write `text` to stderr, with the command's name before each line.
 
     Do not use `sys.stderr`, because a closed stderr must not change the exit code.
@@ -67,7 +67,7 @@ def _say(text: str, seconds: float | None = None) -> None:
             queue.write()
 
 
-def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
+def _run_flag(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
     """If a flag requests an action other than running a job, perform it and return its result.
 
     Otherwise, return None. Modules that only these actions need are imported here, so that jobs do not load them.
@@ -129,12 +129,12 @@ def _run(args: argparse.Namespace) -> None:
         ValueError: If the job cannot be started as requested.
         RuntimeError: If the job has failed. The message contains the rank that failed first.
     """
-    with given_back() as take_signals:
+    with restored_signals() as take_signals:
         result = _started(args, True, take_signals)
     if result.exit_code != 0:
         raise RuntimeError(result.message or f"the job has ended with exit code {result.exit_code}")
     if result.message:
-        _say(result.message)
+        _write(result.message)
 
 
 def run_commandline() -> None:
@@ -158,7 +158,7 @@ def _outer_job(environ: Mapping[str, str]) -> str:
 def _started(
     namespace: argparse.Namespace, has_stdin: bool, take_signals: Callable[[], SignalQueue | None]
 ) -> JobResult:
-    status = _tell(namespace, take_signals)
+    status = _run_flag(namespace, take_signals)
     if status is not None:
         return status
     command = namespace.command
@@ -174,9 +174,9 @@ def _started(
     if settings.in_this_directory and (missing := command_line.missing_script(settings.command)):
         raise LaunchError(f"there is no file {missing!r}, which Python is to run{command_line.near_file(missing)}")
     for warning in caught:
-        _say(f"warning: {warning.message}")
+        _write(f"warning: {warning.message}")
     if outer := _outer_job(os.environ):
-        _say(f"warning: {outer}")
+        _write(f"warning: {outer}")
     signals = take_signals()
     if settings.jsrun:
         from horovod.runner.external_launchers import mpi
@@ -202,23 +202,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SIGTERM, and 2 for an invalid command line.
     """
     has_stdin = _open_standard_streams()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if given[:1] == [KUBERNETES]:
+        if argv[:1] == [KUBERNETES]:
             # Import lazily, because most jobs do not run on Kubernetes.
             from horovod.runner.kubernetes import command
 
-            return command.main(given[1:])
-        result = _started(parse_args(given), has_stdin, SignalQueue)
+            return command.main(argv[1:])
+        result = _started(parse_args(argv), has_stdin, SignalQueue)
     except LaunchError as error:
-        _say(f"error: {error}")
-        _say(f"`horovodrun {f'{KUBERNETES} ' if given[:1] == [KUBERNETES] else ''}--help` shows the flags")
+        _write(f"error: {error}")
+        _write(f"`horovodrun {f'{KUBERNETES} ' if argv[:1] == [KUBERNETES] else ''}--help` shows the flags")
         return USAGE_ERROR
     except (AgentError, OSError) as error:
-        _say(f"error: {error}")
+        _write(f"error: {error}")
         return 1
     if result.message:
-        _say(result.message, LAST_WORDS if result.stopped_by else None)
+        _write(result.message, FINAL_OUTPUT_SECONDS if result.stopped_by else None)
     return result.exit_code
 
 

@@ -34,7 +34,7 @@ from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.frontends import TENSORFLOW, Frontend
 from horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
 from horovod.tensorflow.mpi_ops import init, rank, shutdown, size
-from horovod.tensorflow.util import _executing_eagerly, errors_as_ours
+from horovod.tensorflow.util import _executing_eagerly, convert_errors
 
 __all__ = [  # noqa: F822
     "Batch",
@@ -108,7 +108,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         Callable: Function with the same arguments, which returns the result of ``func``.
     """
-    return run_fn(func, _reset, failures, errors_as_ours)
+    return run_fn(func, _reset, failures, convert_errors)
 
 
 def _reset() -> None:

@@ -57,7 +57,7 @@ def elastic() -> bool:
 _OURS = "Horovod"  # Part of all Horovod op names. TensorFlow's error message for a failed op contains the op's name.
 
 
-def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
+def convert_errors(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``func`` to raise HorovodInternalError if a Horovod op fails with UnknownError.
 
     Horovod ops fail with UnknownError after a rank is lost and during a shutdown. All other errors are raised

@@ -85,7 +85,7 @@ class Report:
 
 @pytest.fixture
 def tuner():
-    bucket_tuning.wanted, before = None, bucket_tuning.used
+    bucket_tuning.requested, before = None, bucket_tuning.used
     bucket_tuning.used = False
 
     def make(report, *, searches=True, fixed=("HOROVOD_TUNING",)):
@@ -94,7 +94,7 @@ def tuner():
         return engine, Tuner(HERE, engine, settings, frozenset(fixed), report)
 
     yield make
-    bucket_tuning.wanted, bucket_tuning.used = None, before
+    bucket_tuning.requested, bucket_tuning.used = None, before
 
 
 def train(engine, tuner, steps):
@@ -110,7 +110,7 @@ def test_autotune_search(tuner):
     train(engine, tuning, 10)
     assert not report.lines
     train(engine, tuning, 300)
-    assert tuning.done
+    assert tuning.idle
     assert engine.threshold == 2 * MIB
     assert {seconds for _, seconds in report.rows} == {1.0, 1.5}  # no sample contains a step of a change
     assert report.rows[0] == (8 * MIB, 1.5)
@@ -125,16 +125,16 @@ def test_tuning_again_after_a_lasting_change(tuner):
     report = Report()
     engine, tuning = tuner(report)
     train(engine, tuning, 300)
-    assert tuning.done
+    assert tuning.idle
     engine.speed = 1.1
     train(engine, tuning, 400)
-    assert tuning.done
+    assert tuning.idle
     engine.speed = 2.0
     train(engine, tuning, 230)
-    assert not tuning.done
+    assert not tuning.idle
     assert "a step has taken 2000.00 ms lately instead of 1000.00 ms" in " ".join(report.lines)
     train(engine, tuning, 300)
-    assert tuning.done
+    assert tuning.idle
     assert engine.threshold == 2 * MIB
 
 
@@ -144,7 +144,7 @@ def test_stored_results_are_used(tuner, searches):
     engine, tuning = tuner(report, searches=searches)
     train(engine, tuning, 5)  # long before a search would begin
     assert engine.changes == [2 * MIB]
-    assert tuning.done
+    assert tuning.idle
 
 
 def test_an_interrupted_search_continues_from_its_best(tuner):
@@ -154,7 +154,7 @@ def test_an_interrupted_search_continues_from_its_best(tuner):
     train(engine, tuning, 300)
     assert report.rows[0] == (1 * MIB, 1.5)
     assert engine.threshold == 2 * MIB
-    assert tuning.done
+    assert tuning.idle
 
 
 def test_nothing_changes_without_parameters_to_tune(tuner):
@@ -174,5 +174,5 @@ def test_bucket_sizes_are_requested_together(tuner):
         Report(stored=({"fusion_bytes": 8 * MIB, "bucket_bytes": 2 * MIB, "small_bytes": 4096}, True))
     )
     train(engine, tuning, 60)
-    assert bucket_tuning.wanted == BucketSizes(2 * MIB, 4096)
-    assert bucket_tuning.wanted.first == MIB // 2
+    assert bucket_tuning.requested == BucketSizes(2 * MIB, 4096)
+    assert bucket_tuning.requested.first == MIB // 2

@@ -3,7 +3,7 @@
 from horovod._version import __version__
 from horovod.common.bootstrap.mesh import MeshBuilder
 from horovod.common.bootstrap.peers import CONTROL, DATA, NODE, Peer, make_plan
-from horovod.common.communicators import GivenSet
+from horovod.common.communicators import SetSpec
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Endpoint
 from tests.common.threads import run_ranks
@@ -17,7 +17,7 @@ def make_peer(
 ):
     """Return the record of a rank."""
     where = [list(endpoints), unix_name]
-    return Peer(version, rank, hostname, machine, 100 + rank, "n", *where, [0], {}, dynamic, [*map(GivenSet, sets)], [])
+    return Peer(version, rank, hostname, machine, 100 + rank, "n", *where, [0], {}, dynamic, [*map(SetSpec, sets)], [])
 
 
 def make_peers(hosts, listeners, publish=lambda _, own: own):

@@ -22,20 +22,20 @@ def test_user_and_job_folders(tmp_path, monkeypatch):
 
 
 def test_the_oldest_jobs_are_removed_and_nothing_else(tmp_path):
-    for number in range(reports.KEPT + 3):
+    for number in range(reports.MAX_REPORTS + 3):
         (tmp_path / f"20260101-{number:06}-17").mkdir()
         (tmp_path / f"20260101-{number:06}-17" / "hang.txt").touch()
     (tmp_path / "thesis").mkdir()
     (tmp_path / "20250101-000000-1").touch()
     reports.prune(str(tmp_path / "20260102-000000-17"))
     left = sorted(os.listdir(tmp_path))
-    assert len(left) == reports.KEPT + 2
+    assert len(left) == reports.MAX_REPORTS + 2
     assert {"thesis", "20250101-000000-1", "20260101-000003-17"} <= set(left)
     reports.prune(str(tmp_path / "none" / "20260102-000000-17"))
 
 
 def test_folders_with_other_content_are_kept(tmp_path):
-    for number in range(reports.KEPT + 4):
+    for number in range(reports.MAX_REPORTS + 4):
         (tmp_path / f"20260101-{number:06}-17").mkdir()
     (tmp_path / "20260101-000000-17" / "model.pt").touch()
     (tmp_path / "20260101-000001-17" / "hang.txt").mkdir()

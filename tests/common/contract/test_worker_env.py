@@ -120,24 +120,24 @@ def test_valid_ports(port):
 
 def test_key_given_by_the_user(monkeypatch, tmp_path):
     env = WorkerEnv.from_environ(MPIRUN)
-    monkeypatch.setattr("horovod.common.contract.worker_env._taken", [])
-    assert env.given_key() is None
+    monkeypatch.setattr("horovod.common.contract.worker_env._stored_key", [])
+    assert env.user_key() is None
     monkeypatch.setenv("HOROVOD_JOB_KEY", "0f" * 32 + "\n")
-    assert env.given_key() == b"\x0f" * 32
+    assert env.user_key() == b"\x0f" * 32
     assert "HOROVOD_JOB_KEY" not in os.environ, "children would inherit it"
-    assert env.given_key() == b"\x0f" * 32, "init may be called again"
+    assert env.user_key() == b"\x0f" * 32, "init may be called again"
     path = tmp_path / "key"
     path.write_text("e0" * 32 + "\n")
     path.chmod(0o600)
-    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_KEY_FILE": str(path)}).given_key() == b"\xe0" * 32
+    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_KEY_FILE": str(path)}).user_key() == b"\xe0" * 32
 
 
 @pytest.mark.parametrize("text", ["", "0f" * 31, "0f" * 31 + "0g", "password"])
 def test_invalid_keys_are_refused_and_not_shown(monkeypatch, text):
-    monkeypatch.setattr("horovod.common.contract.worker_env._taken", [])
+    monkeypatch.setattr("horovod.common.contract.worker_env._stored_key", [])
     monkeypatch.setenv("HOROVOD_JOB_KEY", text)
     with pytest.raises(ValueError, match="HOROVOD_JOB_KEY must be 64 hexadecimal digits") as caught:
-        WorkerEnv.from_environ(MPIRUN).given_key()
+        WorkerEnv.from_environ(MPIRUN).user_key()
     # Test runners and debuggers show the variables of each frame.
     steps = list(traceback.walk_tb(caught.tb))[1:]
     shown = str(caught.value) + repr([frame.f_locals for frame, _ in steps])

@@ -142,7 +142,7 @@ def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(libraries, "built_for_gpus", lambda name: name == "torch")
     monkeypatch.setattr(util, "extension_available", lambda name, verbose: name in ("torch", "keras"))
-    monkeypatch.setattr(util, "_answers", {"gpus": nvml.Survey(gpus=[nvml.Gpu(0, uuid="GPU-1")])})
+    monkeypatch.setattr(util, "_cached", {"gpus": nvml.Survey(gpus=[nvml.Gpu(0, uuid="GPU-1")])})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [util.gpu_available(name) for name in ("torch", "keras", "mxnet")] == [True, False, False]
     assert util.gpu_available("torch", verbose=True)
@@ -150,7 +150,7 @@ def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert not util.gpu_available("torch")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(util, "_answers", {"gpus": nvml.Survey(reason="no driver")})
+    monkeypatch.setattr(util, "_cached", {"gpus": nvml.Survey(reason="no driver")})
     assert not util.gpu_available("torch")
 
 

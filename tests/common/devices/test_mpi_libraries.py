@@ -64,8 +64,8 @@ def test_search_order_launcher_system_python(tmp_path, monkeypatch):
 
 
 def test_mpi_families_of_a_launcher():
-    assert mpi_libraries.wanted({}, "jsrun")[0] == "libmpi.so.40"
-    assert mpi_libraries.wanted({}, "MPICH")[0] == "libmpi.so.12"
-    assert "libmpi.so.40" not in mpi_libraries.wanted({}, "MPICH")
-    assert mpi_libraries.wanted({"PMIX_NAMESPACE": "x"}, "srun")[0] == "libmpi.so.40"
-    assert mpi_libraries.wanted({}, "srun")[0] == "libmpi.so.12"
+    assert mpi_libraries.candidates({}, "jsrun")[0] == "libmpi.so.40"
+    assert mpi_libraries.candidates({}, "MPICH")[0] == "libmpi.so.12"
+    assert "libmpi.so.40" not in mpi_libraries.candidates({}, "MPICH")
+    assert mpi_libraries.candidates({"PMIX_NAMESPACE": "x"}, "srun")[0] == "libmpi.so.40"
+    assert mpi_libraries.candidates({}, "srun")[0] == "libmpi.so.12"

@@ -64,7 +64,7 @@ def test_mismatched_states_are_named():
         assert find_mismatch([same, same, other], rank) == (why, False), "it can go on without the new one"
     assert find_mismatch([same, same, other], 2) == (why, True)
     new = ["a", "b"], True
-    assert [find_mismatch([new, new, other], rank).mine for rank in range(3)] == [True] * 3, (
+    assert [find_mismatch([new, new, other], rank).is_local for rank in range(3)] == [True] * 3, (
         "no rank knows which one is right"
     )
 

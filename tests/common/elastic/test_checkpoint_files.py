@@ -76,7 +76,7 @@ def test_a_file_system_without_owners_and_modes(directory, monkeypatch, user):
         os.chown(path, user, user)
     with pytest.raises(UntrustedCheckpointError):
         Checkpoint(directory).load()
-    monkeypatch.setattr(checkpoint_files, "made_in", lambda directory: path.stat())
+    monkeypatch.setattr(checkpoint_files, "probe_owner", lambda directory: path.stat())
     assert Checkpoint(directory).load().value == {"step": 1}
 
 

@@ -8,7 +8,7 @@ import pytest
 from horovod.common.elastic import HostUpdateResult, notification_manager, run_fn
 from horovod.common.elastic.agreement import Outcome, Standing
 from horovod.common.elastic.state import Keeping
-from horovod.common.elastic.updates import together
+from horovod.common.elastic.updates import sync_state
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.training_loop.steps import marks
 
@@ -60,8 +60,8 @@ def test_complete_states_are_synchronized_with_members_that_need_them():
     messages, behind = [], [False, True]
 
     def reset():
-        messages.append(together.in_sync)
-        together.others_in_sync = behind.pop(0)  # reported by the launcher
+        messages.append(sync_state.in_sync)
+        sync_state.peers_in_sync = behind.pop(0)  # reported by the launcher
 
     calls.reset.side_effect = reset
     assert run(calls.state) == 7
@@ -158,7 +158,7 @@ class Kept(Keeping):
     def take(self, root):
         self.calls.append("take")
 
-    def taken(self, root):
+    def adopted(self, root):
         pass
 
     def save(self):
@@ -171,7 +171,7 @@ class Kept(Keeping):
 
 def behind():
     """Return the members of the next epoch."""
-    together.members = (*together.members, 1)
+    sync_state.members = (*sync_state.members, 1)
 
 
 def trained(state, error):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.common.elastic.order import Shares, batch, done, mine, permutation
+from horovod.common.elastic.order import Shares, batch, completed, permutation, share_of_rank
 
 
 def test_the_order_is_the_same_everywhere():
@@ -29,9 +29,9 @@ shares = st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any).map(lam
 @given(length=st.integers(0, 60), shares=shares | st.integers(1, 9).map(Shares.equal))
 def test_ranks_share_the_remaining_samples(length, shares):
     left = list(range(100, 100 + length))
-    exact = [mine(left, rank, shares, filled=False) for rank in range(len(shares.of))]
+    exact = [share_of_rank(left, rank, shares, filled=False) for rank in range(len(shares.of))]
     assert sorted(sample for part in exact for sample in part) == left
-    full = [mine(left, rank, shares, filled=True) for rank in range(len(shares.of))]
+    full = [share_of_rank(left, rank, shares, filled=True) for rank in range(len(shares.of))]
     rounds = -(-length // shares.round)
     for part, share in zip(full, shares.of, strict=True):
         assert (-(-len(part) // share) if share else 0) == rounds * (share > 0), "equally many rounds"
@@ -52,12 +52,12 @@ def test_each_sample_once_over_any_changes(data, length, seed):
     while begun < length:
         parts = data.draw(shares | st.integers(1, 6).map(Shares.equal))
         filled = data.draw(st.booleans())
-        lists = [mine(order[begun:], rank, parts, filled) for rank in range(len(parts.of))]
+        lists = [share_of_rank(order[begun:], rank, parts, filled) for rank in range(len(parts.of))]
         rounds = data.draw(st.integers(0, -(-(length - begun) // parts.round)))
         steps = [part[: rounds * share] for part, share in zip(lists, parts.of, strict=True)]
         teller = data.draw(st.sampled_from([rank for rank, share in enumerate(parts.of) if share]))
         whole = len(steps[teller]) == len(lists[teller])
-        counted = done(len(steps[teller]), teller, parts, length - begun, whole)
+        counted = completed(len(steps[teller]), teller, parts, length - begun, whole)
         new = {sample for step in steps for sample in step} - set(visited)
         if filled or teller == min(rank for rank, share in enumerate(parts.of) if share):
             assert counted == len(new)

@@ -170,7 +170,7 @@ def test_processes_speaking_for_another_get_nothing(job, server):
     """Otherwise it could wait until that process's pid is reused."""
     what = (
         "sock = socket.socket(socket.AF_UNIX)\n"
-        "same_user.tell_senders(sock); sock.connect('\\0' + _open_names(job)[0])\n"
+        "same_user.enable_credentials(sock); sock.connect('\\0' + _open_names(job)[0])\n"
         "if os.fork(): os._exit(0)\n"
         "sock.settimeout(10); sock.sendall(bytes(32)); got = sock.recv(1000)\n"
         "with contextlib.suppress(OSError): sock.sendall(got[:32]); got += sock.recv(1000)\n"

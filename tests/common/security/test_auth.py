@@ -31,10 +31,10 @@ def exchange(connector, acceptor):
 def test_members_agree_on_the_session():
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, epoch=7, rank=1)
     exchange(connector, acceptor)
-    assert connector.done
-    assert acceptor.done
+    assert connector.complete
+    assert acceptor.complete
     assert acceptor.place == PLACE
-    assert connector.wanted == acceptor.wanted == 0
+    assert connector.bytes_wanted == acceptor.bytes_wanted == 0
     local, remote = connector.session, acceptor.session
     assert (local.send, local.receive) == (remote.receive, remote.send)
     assert local.send != local.receive  # one key for each direction
@@ -46,9 +46,9 @@ def test_members_agree_on_the_session():
 def test_an_acceptor_that_connects_invites_the_connector():
     inviter, invited = Inviter(KEY, PLACE), Acceptor(KEY, epoch=7, rank=3)
     invitation, inviter.outgoing = inviter.outgoing, b""
-    invited.feed(invitation[: invited.wanted])
-    invited.feed(invitation[-invited.wanted :])
-    assert invited.done
+    invited.feed(invitation[: invited.bytes_wanted])
+    invited.feed(invitation[-invited.bytes_wanted :])
+    assert invited.complete
     assert not invited.outgoing
     assert invited.invited == Place(purpose=2, epoch=7, source=1, target=3)
     with pytest.raises(AuthError, match="not complete"):
@@ -66,7 +66,7 @@ def test_a_forged_invitation_is_refused(byte):
         invited.feed(bytes(forged[:56]))
     with contextlib.suppress(AuthError):
         invited.feed(bytes(forged[56:]))
-    assert not invited.done
+    assert not invited.complete
     assert invited.invited is None
     assert not invited.outgoing
 
@@ -96,12 +96,12 @@ def test_the_connector_is_done_when_welcomed():
     acceptor.feed(connector.outgoing)
     connector.feed(acceptor.outgoing)
     assert connector.proven
-    assert not connector.done
+    assert not connector.complete
     with pytest.raises(AuthError, match="not complete"):
         _ = connector.session
     with pytest.raises(AuthError, match="does not know the job's key"):
         connector.feed(os.urandom(32))
-    assert not connector.done
+    assert not connector.complete
 
 
 @pytest.mark.parametrize(("epoch", "rank"), [(8, 1), (7, 2)])

@@ -9,8 +9,8 @@ import pytest
 from horovod.common.contract.membership import HostUpdateResult, Over, Place, Updated, decode_news, decode_place, encode
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused
-from horovod.common.store.membership import Came, EndReported, MembershipControl, MembershipRequests, Met
-from horovod.common.store.messages import Come, Ended, Exchange, News
+from horovod.common.store.membership import EndReported, JoinRequest, MembershipControl, MembershipRequests, Met
+from horovod.common.store.messages import Ended, Exchange, Join, News
 from horovod.common.store.server import StoreServer
 from horovod.common.store.table import Table
 
@@ -21,21 +21,21 @@ def short(replies):
 
 def test_a_worker_waits_for_its_place():
     requests = MembershipRequests()
-    assert requests.handle(b"a", Come(1, 7, 3, [4, 5], b"facts")) == []
-    assert requests.outgoing == [Came(7, 3, (4, 5), b"facts")]
+    assert requests.handle(b"a", Join(1, 7, 3, [4, 5], b"facts")) == []
+    assert requests.outgoing == [JoinRequest(7, 3, (4, 5), b"facts")]
     assert short(requests.place(8, b"not here")) == []
     assert short(requests.place(7, b"place")) == [(b"a", 1, [b"place"])]
     assert short(requests.place(7, b"again")) == []
-    requests.handle(b"a", Come(2, 7, 4))
+    requests.handle(b"a", Join(2, 7, 4))
     assert short(requests.refuse(7, "no slot")) == [(b"a", 2, "refused")]
-    requests.handle(b"a", Come(3, 7, 4, in_sync=True))
-    assert requests.outgoing[-1] == Came(7, 4, (), b"", in_sync=True)
+    requests.handle(b"a", Join(3, 7, 4, in_sync=True))
+    assert requests.outgoing[-1] == JoinRequest(7, 4, (), b"", in_sync=True)
 
 
 def test_no_notification_is_lost():
     requests = MembershipRequests()
     for worker in (1, 2):
-        requests.handle(b"x", Come(1, worker, 0))
+        requests.handle(b"x", Join(1, worker, 0))
         requests.place(worker, b"p")
     assert short(requests.publish([1, 2], b"one")) == [], "kept for those who have not asked yet"
     assert short(requests.handle(b"a", News(1, 1, 0))) == [(b"a", 1, [b"one"])]
@@ -87,14 +87,14 @@ def test_membership_through_a_server():
 
         def worker():
             with StoreClient(key, host, port, 120.0) as client:
-                got["place"] = client.come(7, 0, facts=b"me")
+                got["place"] = client.join_next(7, 0, facts=b"me")
                 client.report_end(7, 1, [8])
                 try:
                     client.exchange("init e1", 0, 2, b"", 120.0)
                 except StoreError as error:
                     got["failed"] = str(error)
                 try:
-                    client.come(7, 1)
+                    client.join_next(7, 1)
                 except StoreRefused as error:
                     got["refused"] = str(error)
 
@@ -106,7 +106,7 @@ def test_membership_through_a_server():
         for thread in threads:
             thread.start()
         wait_for(control.fd)
-        assert control.take() == [Came(7, 0, (), b"me")]
+        assert control.take() == [JoinRequest(7, 0, (), b"me")]
         assert control.take() == []
         control.place(7, b"place")
         wait_for(control.fd)
@@ -118,7 +118,7 @@ def test_membership_through_a_server():
         control.set("failure 1", b"worker 8 is gone")
         control.fail("init e1", "worker 8 is gone")
         wait_for(control.fd)
-        assert control.take() == [Came(7, 1, (), b"")]
+        assert control.take() == [JoinRequest(7, 1, (), b"")]
         control.refuse(7, "host a has no slot for it any more")
         threads[0].join(120)
         with StoreClient(key, host, port) as client:

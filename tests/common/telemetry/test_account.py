@@ -89,9 +89,9 @@ def test_frequent_queries_do_not_keep_numbers_from_the_file():
     for number in range(1, 6):
         engine.steps = [(number, number * 10**9, 10**9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)]
         assert account.stats()["made"] == number + 1
-    assert account._tell()
+    assert account._send_steps()
     assert account._exporters[0].written == 1
-    assert not account._tell()
+    assert not account._send_steps()
 
 
 def joined(steps):

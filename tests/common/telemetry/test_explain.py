@@ -33,7 +33,7 @@ def rank(number, *recent, line=0, path="/home/me/train.py", text="", source="", 
     rank = Rank(number, "worker", 1000 + number)
     stacks = text or (text_at(path, line) if line else "")
     python = {"main": 1, "source": {f"{path}:{line}": source} if source else {}, "loaders": stack.get("loaders", {})}
-    rank.answer(
+    rank.record_reply(
         {
             "forced": stack.get("forced", False),
             "stacks": stacks,
@@ -238,7 +238,7 @@ def test_the_report_shows_queried_ranks_and_source():
     assert text.startswith("now: why.\n\nOperations that wait for long:\n  'x': for 12.0 s;")
     assert "/home/me/train.py:88 in <module>    load()\n" in text
     assert text.endswith("The other 3 ranks were not asked.\n")
-    text = explain.report(facts(rank(0, line=8), waiting=X, asked=True, size=1), "why", "now")
+    text = explain.report(facts(rank(0, line=8), waiting=X, on_request=True, size=1), "why", "now")
     assert "Operations that wait:\n" in text
     assert "/home/me/train.py:8 in <module>\n" in text
     assert "were not asked" not in text

@@ -113,7 +113,7 @@ def test_gauges_of_opentelemetry(monkeypatch):
         Observation=lambda value, attributes: (value, attributes),
     )
     monkeypatch.setitem(sys.modules, "opentelemetry", SimpleNamespace(metrics=fake))
-    monkeypatch.setattr(exporters, "_made", False)
+    monkeypatch.setattr(exporters, "_created", False)
     gauges = exporters.Gauges(job)
     exporters.Gauges(job)  # the next job of the process creates no second set
     assert created["horovod.step.exposed"](None) == [(pytest.approx(0.02), {"horovod.rank": 0})]

@@ -96,6 +96,6 @@ def test_a_neighbour_examines_an_unresponsive_rank_of_another_host():
     assert [(kind, to, what.get("pid")) for kind, to, what in bus.said] == [("explaining", -1, None), ("look", 2, 13)]
     assert lines[0].startswith("why the job waits: rank 3 does not go on: its process is stopped (SIGSTOP or Ctrl-Z)")
     assert engine.where == "/reports/hang.txt"
-    text = hangs.asked()
+    text = hangs.explain()
     assert "== rank 3 (host b, pid 13), which is waited for" in text
     assert text.endswith("This report: /reports/hang.txt\n")

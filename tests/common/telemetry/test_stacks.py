@@ -22,7 +22,7 @@ Current thread 0x00007f8eda51eb80 [python] (most recent call first):
 def test_threads_frames_and_the_current_line():
     threads = parse("noise\n" + TEXT)
     assert [thread.ident for thread in threads] == [0x7F8ED9DFF6C0, 0x7F8EDA51EB80]
-    assert [thread.ours for thread in threads] == [True, False]
+    assert [thread.is_telemetry for thread in threads] == [True, False]
     main = threads[1]
     assert main.frames[3] == Frame('/home/me/my "project"/train.py', 88, "main")
     assert main.own == 3

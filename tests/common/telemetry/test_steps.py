@@ -6,15 +6,15 @@ from horovod.common.telemetry.steps import (
     SAMPLE,
     WARM_UP,
     Clock,
+    CombinedSteps,
     Lateness,
     Own,
     Pings,
     Sampled,
     Step,
     Sums,
-    Together,
-    came_last,
     figures,
+    last_arrivals,
     stride,
 )
 
@@ -47,10 +47,10 @@ def test_figures_are_means_of_measurements():
 def test_first_steps_and_pauses_are_reported_separately():
     own = Own()
     own.add(steps(WARM_UP, start=0, time=900 * MS))
-    assert (own.made, own.sums.steps) == (WARM_UP, 0)
+    assert (own.completed, own.sums.steps) == (WARM_UP, 0)
     own.add(steps(20))
     own.add([step(WARM_UP + 20, time=30_000 * MS), step(WARM_UP + 21, time=400 * MS)])
-    assert own.made == WARM_UP + 22
+    assert own.completed == WARM_UP + 22
     assert (own.sums.steps, own.sums.pauses, own.sums.paused) == (21, 1, 30_000 * MS)
 
 
@@ -81,19 +81,19 @@ def sampled(blocked=(), arrivals=None, time=50):
 )
 def test_the_last_rank_waits_least(blocked, expected):
     hosts = dict.fromkeys(range(4), 0)
-    found = came_last(sampled(blocked), hosts, {})
+    found = last_arrivals(sampled(blocked), hosts, {})
     assert found == (None if expected is None else (expected[0], int(expected[1])))
 
 
 def test_arrival_order_counts_within_clock_precision():
     late = sampled(arrivals=[100, 101, 130])
-    assert came_last(late, {0: 0, 1: 0, 2: 0}, {}) == (2, int(29.5 * MS))
+    assert last_arrivals(late, {0: 0, 1: 0, 2: 0}, {}) == (2, int(29.5 * MS))
     apart = {0: 0, 1: 0, 2: 1}
-    assert came_last(late, apart, {}) is None
-    assert came_last(late, apart, {0: Clock(), 1: Clock(29 * MS, MS // 10)}) is None  # 29 ms ahead: it was not late
-    assert came_last(late, apart, {0: Clock(), 1: Clock(20 * MS, MS)}) == (2, int(9.5 * MS))
-    assert came_last(late, apart, {0: Clock(), 1: Clock(20 * MS, 15 * MS)}) is None  # it may be clock skew
-    assert came_last(sampled(arrivals=[100, 0, 130]), {0: 0, 1: 0, 2: 0}, {}) is None
+    assert last_arrivals(late, apart, {}) is None
+    assert last_arrivals(late, apart, {0: Clock(), 1: Clock(29 * MS, MS // 10)}) is None  # 29 ms ahead: it was not late
+    assert last_arrivals(late, apart, {0: Clock(), 1: Clock(20 * MS, MS)}) == (2, int(9.5 * MS))
+    assert last_arrivals(late, apart, {0: Clock(), 1: Clock(20 * MS, 15 * MS)}) is None  # it may be clock skew
+    assert last_arrivals(sampled(arrivals=[100, 0, 130]), {0: 0, 1: 0, 2: 0}, {}) is None
 
 
 def test_clock_precision_is_that_of_the_fastest_recent_reply():
@@ -107,7 +107,7 @@ def test_clock_precision_is_that_of_the_fastest_recent_reply():
 
 
 def test_rank_0_merges_notes_in_any_order_and_with_gaps():
-    together = Together(2)
+    together = CombinedSteps(2)
     owns = [Own(), Own()]
     notes = {}
     for rank, own in enumerate(owns):
@@ -115,7 +115,7 @@ def test_rank_0_merges_notes_in_any_order_and_with_gaps():
             # Rank 1 is late in the first two batches.
             late = 20 if rank == 0 and batch < 2 else 0
             added = own.add(steps(10, start=WARM_UP + 10 * batch, blocked=late * MS))
-            notes[rank, batch] = (rank, 0, own.made, Sums(*own.sums.values()), added)
+            notes[rank, batch] = (rank, 0, own.completed, Sums(*own.sums.values()), added)
     for key in ((1, 0), (0, 0), (0, 1), (1, 1), (0, 2)):
         together.add(*notes[key])
     assert together.late.compared == 20

@@ -19,7 +19,7 @@ def job(*events):
         elif isinstance(event, tuple):
             endings.end(Exited(*event), "")
         else:
-            endings.hear(encode(event))
+            endings.record(encode(event))
     return judge(endings.ends)
 
 
@@ -69,7 +69,7 @@ def test_ranks_without_init_at_the_deadline_are_absent():
 @pytest.mark.parametrize("line", [b"", b"null", b"[" * 3000, b'{"type":"called","rank":9}', b'{"type":"x"}', b"\xff"])
 def test_invalid_reports_are_ignored(line):
     endings = Endings(HOSTS)
-    endings.hear(line)
+    endings.record(line)
     assert endings.called == set()
 
 

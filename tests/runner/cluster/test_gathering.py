@@ -42,7 +42,7 @@ def test_failed_starts_leave_nothing_behind(monkeypatch):
 
 
 def test_strangers_time_out_and_free_their_places(monkeypatch):
-    monkeypatch.setattr(gathering, "_MOST", 3)
+    monkeypatch.setattr(gathering, "_MAX_CONNECTIONS", 3)
     monkeypatch.setattr(gathering, "_TIME_OF_ITS_OWN", 0.6)
     with Gathering("task") as server, ExitStack() as strangers:
         held = [strangers.enter_context(connect(server)) for _ in range(4)]

@@ -20,8 +20,8 @@ from horovod.runner.doctor.report import (
     WARN,
     DeviceReport,
     Diagnosis,
-    HostAnswer,
     HostReport,
+    HostResult,
     Measured,
     Tried,
 )
@@ -58,7 +58,7 @@ GOOD = HostReport(
 
 
 def reply(name="a", rank=0, slots=2, report=GOOD, **changes):
-    return HostAnswer(name, slots, rank=rank, report=report, **changes)
+    return HostResult(name, slots, rank=rank, report=report, **changes)
 
 
 def with_report(**changes):
@@ -136,10 +136,10 @@ def test_findings_of_two_hosts(check, changes, level, text):
 
 
 def test_connections_and_clocks():
-    failed = HostAnswer("a", 1, failure="ssh refuses this user or key\ntry it by hand")
+    failed = HostResult("a", 1, failure="ssh refuses this user or key\ntry it by hand")
     assert bad([failed], findings.connection) == [(FAIL, "a", "ssh refuses this user or key")]
     assert next(findings.connection([failed])).advice == "try it by hand"
-    missing = HostAnswer("a", 1, rank=0)
+    missing = HostResult("a", 1, rank=0)
     (finding,) = findings.connection([missing])
     assert (finding.level, finding.text) == (FAIL, "the checks there did not finish")
     slow = reply(remote=True, connect_seconds=9.0)
@@ -186,7 +186,7 @@ def test_unreachable_hosts_are_found(there, back, requested, expected):
     """Hosts are identified by probe rank, not by position in the list: an unreachable host has no rank."""
     replies = [
         reply("a", 0, report=with_report(tried=tried(1, *there), wanted_interfaces=requested)),
-        HostAnswer("gone", 1, failure="unreachable"),
+        HostResult("gone", 1, failure="unreachable"),
         reply("b", 1, report=with_report(tried=tried(0, *back), wanted_interfaces=requested)),
     ]
     assert [(level, text) for level, _, text in bad(replies, findings.reachability)] == expected
@@ -234,7 +234,7 @@ def test_the_doctors_table():
             clock_offset=61.5,
             report=with_report(quota=1.0, tried=tried(0, "")),
         ),
-        HostAnswer("c", 1, failure="its name cannot be resolved\ncheck the name"),
+        HostResult("c", 1, failure="its name cannot be resolved\ncheck the name"),
     ]
     diagnosis = Diagnosis(replies, findings.judge(replies))
     assert not diagnosis.healthy

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from horovod.runner.elastic.finder import Finder, Found, NotFound
+from horovod.runner.elastic.finder import Discovered, DiscoveryFailed, Finder
 
 
 def wait(finder, seconds=120.0):
@@ -38,7 +38,7 @@ def test_scripts_run_repeatedly_and_only_changes_are_reported(tmp_path, monkeypa
 
     print_now("a:1\nb\n")
     finder = Finder(str(script), 3, {})
-    assert wait(finder) == Found({"a": 1, "b": 3})
+    assert wait(finder) == Discovered({"a": 1, "b": 3})
     before = runs()
     deadline = time.monotonic() + 120
     while runs() <= before + 2:
@@ -47,7 +47,7 @@ def test_scripts_run_repeatedly_and_only_changes_are_reported(tmp_path, monkeypa
             wait(finder, 0.5)
     print_now("nonsense here\n")
     update = wait(finder)
-    assert isinstance(update, NotFound)
+    assert isinstance(update, DiscoveryFailed)
     assert not update.first
     assert "got 'nonsense here'" in update.why
     with pytest.raises(AssertionError):
@@ -56,7 +56,7 @@ def test_scripts_run_repeatedly_and_only_changes_are_reported(tmp_path, monkeypa
     assert "which does not exist here" in wait(finder).why
     (tmp_path / "gone").rename(script)
     print_now("b:1\n")
-    assert wait(finder) == Found({"b": 1})
+    assert wait(finder) == Discovered({"b": 1})
     finder.close()
     finder.close()
     assert finder.look(time.monotonic()) is None

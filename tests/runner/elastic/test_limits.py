@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from horovod import __version__
 from horovod.common.contract.membership import Facts, encode
-from horovod.runner.elastic.actions import TOGETHER
+from horovod.runner.elastic.actions import JOIN_SECONDS
 from horovod.runner.elastic.limits import Admission, AdmissionResult, Blacklist, Newcomers, check_range
 from horovod.runner.elastic.workers import Worker
 
@@ -44,28 +44,28 @@ NEW, OLD = Worker(1, "a", "a"), Worker(0, "a", "a", survivor=True)
 def test_ready_workers_wait_for_starting_ones_with_a_limit():
     admission = Admission()
     assert admission.next_time(0.0) is None
-    assert admission.together([NEW], False, 1.0), "there is nobody to wait for"
-    assert not admission.together([NEW, OLD], True, 2.0)
-    assert admission.next_time(2.0) == 1.0 + TOGETHER
-    assert not admission.together([NEW], True, 0.9 + TOGETHER)
+    assert admission.may_join([NEW], False, 1.0), "there is nobody to wait for"
+    assert not admission.may_join([NEW, OLD], True, 2.0)
+    assert admission.next_time(2.0) == 1.0 + JOIN_SECONDS
+    assert not admission.may_join([NEW], True, 0.9 + JOIN_SECONDS)
     admission.postpone(10.0)
-    assert not admission.together([NEW], True, 1.0 + TOGETHER)
-    assert admission.next_time(1.0 + TOGETHER) == 11.0 + TOGETHER
-    assert admission.together([NEW], True, 11.0 + TOGETHER)
-    assert admission.next_time(11.0 + TOGETHER) is None
+    assert not admission.may_join([NEW], True, 1.0 + JOIN_SECONDS)
+    assert admission.next_time(1.0 + JOIN_SECONDS) == 11.0 + JOIN_SECONDS
+    assert admission.may_join([NEW], True, 11.0 + JOIN_SECONDS)
+    assert admission.next_time(11.0 + JOIN_SECONDS) is None
 
 
 def test_the_first_epoch_may_wait_longer_for_those_that_start():
     admission = Admission(gather=60.0)
-    assert not admission.together([NEW], True, 1.0)
+    assert not admission.may_join([NEW], True, 1.0)
     assert admission.next_time(1.0) == 61.0
-    assert not admission.together([NEW], True, 60.9)
-    assert admission.together([NEW], False, 60.9), "all are there"
-    assert admission.together([NEW], True, 61.0)
+    assert not admission.may_join([NEW], True, 60.9)
+    assert admission.may_join([NEW], False, 60.9), "all are there"
+    assert admission.may_join([NEW], True, 61.0)
     admission.formed()
-    assert not admission.together([OLD], True, 70.0)
-    assert not admission.together([NEW], True, 71.0)
-    assert admission.next_time(71.0) == 71.0 + TOGETHER
+    assert not admission.may_join([OLD], True, 70.0)
+    assert not admission.may_join([NEW], True, 71.0)
+    assert admission.next_time(71.0) == 71.0 + JOIN_SECONDS
 
 
 JOB = Facts("1.2.0", "3.11", "train.py", "aa")
@@ -81,7 +81,7 @@ def judged(same_code: bool = True, **other: str) -> AdmissionResult:
 
 def test_variable_that_requires_equal_programs():
     for environ, refused in (({}, True), ({"HOROVOD_ELASTIC_CODE": "any"}, False)):
-        newcomers = Newcomers.wanted(environ)
+        newcomers = Newcomers.from_environ(environ)
         first, other = (Facts(__version__, "3.11", "train.py", code) for code in ("aa", "bb"))
         assert newcomers.judge(encode(first)) == AdmissionResult()
         assert bool(newcomers.judge(encode(other)).refusal) is refused

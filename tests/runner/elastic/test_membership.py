@@ -12,7 +12,7 @@ from horovod.runner.elastic.actions import (
     Kill,
     Notify,
     Phase,
-    Say,
+    Show,
     Spawn,
 )
 from horovod.runner.elastic.limits import Blacklist, Limits
@@ -268,4 +268,4 @@ def test_discovery_without_hosts_is_reported_and_removes_no_rank():
     world.discover()
     assert (world.running(), world.said) == ([0, 1, 2, 3], ["no host is found; what runs goes on"])
     did = Membership(Limits(1, 1, None), Blacklist(None), 0.0).discovered({}, 0.0, by="./hosts.sh")
-    assert next(action.text for action in did if isinstance(action, Say)) == "no host is found: ./hosts.sh names none"
+    assert next(action.text for action in did if isinstance(action, Show)) == "no host is found: ./hosts.sh names none"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.runner.elastic.actions import TOGETHER, TORN_DOWN, Break, Dismiss, Kill, Phase, Spawn
+from horovod.runner.elastic.actions import JOIN_SECONDS, TORN_DOWN, Break, Dismiss, Kill, Phase, Spawn
 from horovod.runner.elastic.limits import Limits
 from tests.runner.elastic.world import World, of, started
 
@@ -161,7 +161,7 @@ def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     world = World(start=2, timeout=60)
     world.discover(a=3)
     world.ready(0, 1)
-    world.wait(TOGETHER)
+    world.wait(JOIN_SECONDS)
     world.form()
     world.wait(59)
     assert not of(world, Kill)

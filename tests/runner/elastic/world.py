@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from horovod.runner.base.arguments import FLAGS, Names
-from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Phase, Say, Spawn
+from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Phase, Show, Spawn
 from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.plan.hosts import Slot
@@ -162,7 +162,7 @@ class World:
             self.processes[action.worker].dismissed = True
         elif isinstance(action, Kill):
             self.killed.append(action.worker)
-        elif isinstance(action, Say):
+        elif isinstance(action, Show):
             self.said.append(action.text)
         elif isinstance(action, End):
             self.end = action
@@ -178,7 +178,7 @@ class World:
         still = [n for n, p in self.processes.items() if p.state == "works" and not p.immortal]
         assert not still, f"epoch {action.epoch} begins while {still} work in an earlier one"
         assert all(self.processes[n].state == "waits" and not self.processes[n].dismissed for n in places)
-        assert self.limits.most is None or len(places) <= self.limits.most
+        assert self.limits.max_size is None or len(places) <= self.limits.max_size
         assert len(places) >= (self.limits.least if self.ranks else self.limits.start)
         assert sorted(place.rank for place in places.values()) == list(range(len(places)))
         before = [n for n in sorted(places, key=lambda n: places[n].rank) if self.processes[n].holds]

@@ -242,7 +242,7 @@ def test_the_first_failure_is_named(code, lines, tails, expected):
 def reported(*reports):
     endings = Endings(HOSTS)
     for report in reports:
-        endings.hear(encode(report))
+        endings.record(encode(report))
     return endings
 
 

@@ -96,7 +96,7 @@ def test_stopped_workers_are_lost_and_busy_ones_are_not(job):
     group, servers, gone = job
     busy, stopped = join_all(group, servers, 2)
     until = time.monotonic() + 20
-    while len(servers._liveness._heartbeats._come) < 2:  # a worker stopped earlier has never reported
+    while len(servers._liveness._heartbeats._connected) < 2:  # a worker stopped earlier has never reported
         assert time.monotonic() < until
         time.sleep(0.02)
     begun = time.monotonic()

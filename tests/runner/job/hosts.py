@@ -106,7 +106,7 @@ class Hosts:
     def ask(self, host):
         self._asked.append(host)
 
-    def answers(self):
+    def replies(self):
         questions, self._asked = self._asked, []
         return dict.fromkeys(questions, False)
 

@@ -9,7 +9,7 @@ from tests.runner.job.hosts import Hosts, started, stops
 
 def test_an_agent_cut_off_after_its_reason_is_lost(monkeypatch):
     hosts = Hosts(monkeypatch)
-    hosts.agents.found({"b": 1})
+    hosts.agents.set_slots({"b": 1})
     connection = hosts.begin(7, "b")
     connection.hello()
     assert hosts.turn() == []
@@ -28,11 +28,11 @@ def test_an_agent_cut_off_after_its_reason_is_lost(monkeypatch):
 
 def test_a_host_removed_during_a_retry_comes_back(monkeypatch):
     hosts = Hosts(monkeypatch)
-    hosts.agents.found({"b": 1})
+    hosts.agents.set_slots({"b": 1})
     hosts.begin(7, "b").breaks()
     assert hosts.turn() == []
     hosts.agents.kill(7)
-    hosts.agents.found({"a": 1})
+    hosts.agents.set_slots({"a": 1})
     assert hosts.turn() == [NeverStarted(7)]
     deadline = time.monotonic() + 20
     while len(hosts.made) < 2:
@@ -41,7 +41,7 @@ def test_a_host_removed_during_a_retry_comes_back(monkeypatch):
         hosts.turn()
     again = hosts.made[-1]
     again.hello()
-    hosts.agents.found({"b": 1})
+    hosts.agents.set_slots({"b": 1})
     hosts.agents.start(9, "b")
     assert hosts.turn() == []
     assert (stops(again), started(again)) == (1, []), "it was to end, and does"

@@ -3,9 +3,9 @@
 import horovod
 from horovod.common.contract.membership import Facts, encode
 from horovod.common.store.membership import MembershipControl
-from horovod.common.store.messages import Come
+from horovod.common.store.messages import Join
 from horovod.common.store.table import Table
-from horovod.runner.elastic.actions import Say
+from horovod.runner.elastic.actions import Show
 from horovod.runner.elastic.limits import Blacklist, Limits, Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import Candidate, places
@@ -19,8 +19,8 @@ def test_late_workers_are_told_they_were_given_up():
     table = Table(control.requests)
     membership.discovered({"a": 2}, 0.0)
     membership.host_lost("a", 1.0)
-    table.handle(b"client", Come(1, 0, 0), 1.0)
-    table.handle(b"other", Come(1, 1, 3), 1.0)
+    table.handle(b"client", Join(1, 0, 0), 1.0)
+    table.handle(b"other", Join(1, 1, 3), 1.0)
     control.serve(table)
     server.serve(1.0)
     assert [(client, reply.error, reply.values) for client, reply in control.serve(table)] == [
@@ -38,10 +38,10 @@ def test_newcomers_with_another_program_text_are_reported_and_admitted():
     server.do(membership.discovered({"a": 2}, 0.0))
     for worker, code in enumerate(("aa", "bb")):
         facts = encode(Facts(horovod.__version__, "3.11", "train.py", code))
-        table.handle(b"%d" % worker, Come(1, worker, 0, facts=facts), 1.0)
+        table.handle(b"%d" % worker, Join(1, worker, 0, facts=facts), 1.0)
     control.serve(table)
     server.serve(1.0)
-    messages = [action.text for action in did if isinstance(action, Say) and "its copy of" in action.text]
+    messages = [action.text for action in did if isinstance(action, Show) and "its copy of" in action.text]
     assert [text.endswith(", which HOROVOD_ELASTIC_CODE=any allows") for text in messages] == [True]
     assert membership.epoch == 1
     control.close()

@@ -4,7 +4,7 @@ import signal
 
 from horovod.runner.job.policy import (
     AGENT_GRACE,
-    LAST_WORDS,
+    FINAL_OUTPUT_SECONDS,
     SETTLE,
     TERM_GRACE,
     USER_GRACE,
@@ -112,4 +112,4 @@ def test_limits_are_restored_at_the_end_except_for_interrupted_readers():
     policy.interrupted(100.0)
     for now in (100.0, 100.5):
         policy.ended(now)
-        assert policy.next_time() == 100.0 + LAST_WORDS
+        assert policy.next_time() == 100.0 + FINAL_OUTPUT_SECONDS

@@ -18,7 +18,7 @@ LIMIT = 60.0  # seconds
 class Ended:
     """An attempt without running processes; `stopped`: how often it was asked to stop."""
 
-    gone = True
+    ended = True
     stopped = 0
 
     def start(self):

@@ -33,7 +33,7 @@ class Answers:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch):
     monkeypatch.setattr(follow, "AGAIN", 0.02)
-    monkeypatch.setattr(follow, "AWAY_SECONDS", 0.2)
+    monkeypatch.setattr(follow, "RECONNECT_SECONDS", 0.2)
 
 
 def followed(*replies):

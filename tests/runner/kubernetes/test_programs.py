@@ -34,7 +34,7 @@ def test_flags_of_the_job_reach_its_settings():
 def test_elastic_jobs_have_only_their_pods_as_hosts():
     orders_ = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
     settings, options = launcher.settings(orders_, {})
-    assert (settings.elastic.start, settings.elastic.least, settings.elastic.most) == (2, 1, 4)
+    assert (settings.elastic.start, settings.elastic.least, settings.elastic.max_np) == (2, 1, 4)
     assert settings.elastic.hosts == ()
     assert options.start_timeout == 9
 

@@ -45,10 +45,10 @@ def test_long_bars_are_cut_and_extra_ones_counted():
     shown = lines_of(area, columns=42, lines=24)
     assert [len(line) for line in shown[:22]] == [39] * 22
     assert shown[22:] == ["and 10 more progress bars"]
-    area.say("waiting")
+    area.set_status("waiting")
     assert lines_of(area, columns=42, lines=24)[21:] == ["and 11 more progress bars", "waiting"]
     assert lines_of(area, columns=42, lines=2) == ["[0]:" + "x" * 35]
-    area.say("")
+    area.set_status("")
     assert lines_of(area, columns=14, lines=3) == ["[0]:xxxxxxx", "and 31 more"]
     # A prefix leaves room for the bar; wide characters are not split.
     area = Area(full=True)

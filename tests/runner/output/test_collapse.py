@@ -77,7 +77,7 @@ def test_no_rank_waits_for_an_ended_one():
 
 
 def test_held_lines_are_bounded(monkeypatch):
-    monkeypatch.setattr(repeats, "HELD_LIMIT", 1000)
+    monkeypatch.setattr(repeats, "MAX_HELD_BYTES", 1000)
     monkeypatch.setattr(repeats, "GROUP_LIMIT", 50)
     for line in (b"%0300d\n", b"%d\n"):
         collapser = Collapser(range(2))

@@ -179,7 +179,7 @@ BEGINS = re.compile(r"(\d{4}-\d\d-\d\d [\d:.]+ )?\[[-0-9,]+(@h)?\]<std")
 
 class Kept(OutputSink):
     def __init__(self):
-        super().__init__((OUT, ERR), together=True, full=True)
+        super().__init__((OUT, ERR), merged=True, full=True)
         self.terminal = Emulator(120, 12)  # wide enough to compare lines easily; bars are cut earlier
 
     def _size(self, stream):

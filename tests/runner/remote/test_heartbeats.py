@@ -6,7 +6,7 @@ from horovod.runner.remote.heartbeats import STUCK_SECONDS, Heartbeats
 def test_heartbeats_are_due_four_times_per_timeout():
     beats = Heartbeats(8.0, 100.0)
     assert beats.is_due(100.0)
-    assert beats.next_word == 102.0
+    assert beats.next_heartbeat == 102.0
     assert not beats.is_due(101.9)
     assert beats.is_due(102.0)
 

@@ -17,14 +17,14 @@ def test_results_arrive_as_soon_as_they_are_known(monkeypatch):
     monkeypatch.setattr("horovod.runner.remote.routes.ssh.ask_rules", requests.extend)
     before = len(os.listdir("/proc/self/fd"))
     locality = Locality(asks_ssh=True)
-    assert locality.answers() == {}
+    assert locality.replies() == {}
     for name in ("here", "there", "slow"):
         locality.ask(name)
     found, deadline = {}, time.monotonic() + 30
     while len(found) < 2:
         assert time.monotonic() < deadline
         assert select.select([locality.fd], [], [], 30)[0]
-        found.update(locality.answers())
+        found.update(locality.replies())
     assert found == {"here": True, "there": False}
     assert requests == ["there"]
     locality.close()

@@ -27,18 +27,18 @@ MESSAGE = "autotune"
 """Name of the message in which rank 0 sends its result to the other ranks."""
 
 # Best values found so far for this job, and True if the search for them is complete.
-_kept: tuple[Values, bool] | None = None
+_last_result: tuple[Values, bool] | None = None
 
 
 def remember(rank: int, what: dict[str, Any]) -> None:
     """Store the result that rank 0 has sent in a message of type ``MESSAGE``."""
-    global _kept
-    _kept = what["values"], what["done"]
+    global _last_result
+    _last_result = what["values"], what["done"]
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, bus: MessageBus) -> "Session | None":
     """Start autotune on rank 0. Return None on other ranks and in jobs with one rank."""
-    bucket_tuning.wanted = None
+    bucket_tuning.requested = None
     if job.rank != 0 or job.size == 1:
         return None
     return Session(job, engine, settings, bus, os.environ)
@@ -68,7 +68,7 @@ class Session:
         self._tuner: Tuner | None = Tuner(job, engine, settings, frozenset(given), self)
         self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
         # True if an earlier epoch of the job has written the log file's header.
-        self._header = _kept is not None
+        self._header = _last_result is not None
         # Key of this job's cached result. Compute it before tuning, which renames PyTorch's gradient buckets.
         self._key: results.Key | None = None
         marks.also(self._stepped)
@@ -86,7 +86,7 @@ class Session:
     def close(self) -> None:
         """Stop autotune when the job's epoch ends. Logs a message if the search is incomplete."""
         tuner, self._tuner = self._tuner, None
-        if tuner is not None and self._settings.flag("HOROVOD_AUTOTUNE") and not tuner.done:
+        if tuner is not None and self._settings.flag("HOROVOD_AUTOTUNE") and not tuner.idle:
             if tuner.progress.tried or tuner.progress.initial:
                 self.say(f"the search ended early, after {tuner.progress.tried} candidates; nothing was stored")
             else:
@@ -132,10 +132,10 @@ class Session:
         except OSError as error:
             self._stop_log(error)
 
-    def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
+    def keep(self, values: Values, seconds: float, gain: float, finished: bool) -> None:
         """Send the best values to the other ranks. Cache them if the search is complete."""
-        self._bus.send(MESSAGE, values=values, done=done)
-        if not done or self._key is None:
+        self._bus.send(MESSAGE, values=values, done=finished)
+        if not finished or self._key is None:
             return
         from horovod.common.autotune import results
 
@@ -160,8 +160,8 @@ class Session:
         model = int(self._engine.stats()["period_hash"])
         if model:  # the hash of repeating operations identifies the model, and is 0 until steps repeat
             self._key = results.Key(f"{model:016x}", list(self._job.hosts), self._agreed)
-        if _kept is not None or not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
-            return _kept
+        if _last_result is not None or not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
+            return _last_result
         found = results.load(self._key) if self._key is not None else None
         if found is None or found.values.keys() != initial.keys():
             self.say("no stored result fits this model, these hosts and settings")
@@ -177,7 +177,7 @@ class Session:
             return None
         try:
             descriptor = private_files.open_file(path, os.O_WRONLY | os.O_APPEND, mode=0o644)
-            if _kept is None:  # append, to keep the log lines of earlier epochs of this job
+            if _last_result is None:  # append, to keep the log lines of earlier epochs of this job
                 os.ftruncate(descriptor, 0)
             return descriptor
         except OSError as error:

@@ -44,8 +44,8 @@ class Report(Protocol):
     def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
         """Append one sample to the log file."""
 
-    def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
-        """Store values for later epochs of the job and, if ``done`` is True, for later jobs."""
+    def keep(self, values: Values, seconds: float, gain: float, finished: bool) -> None:
+        """Store values for later epochs of the job and, if ``finished`` is True, for later jobs."""
 
     def find(self, initial: Values) -> tuple[Values, bool] | None:
         """Return values found by this job or an earlier one, and True if the search that found them was complete.
@@ -142,7 +142,7 @@ class Tuner:
         self._next(seconds)
 
     @property
-    def done(self) -> bool:
+    def idle(self) -> bool:
         """True if no search is running and none will start automatically."""
         return self._measuring is None and self._next not in (self._starting, self._warming)
 
@@ -245,7 +245,7 @@ class Tuner:
         if threshold == self._plan.initial.get(FUSION):
             threshold = self._threshold
         if BUCKET in values and SMALL in values:
-            bucket_tuning.wanted = BucketSizes(values[BUCKET], values[SMALL])
+            bucket_tuning.requested = BucketSizes(values[BUCKET], values[SMALL])
         sizes = {**self._tuning, **{name: value for name, value in values.items() if name in self._tuning}}
         self._engine.retune(threshold, ",".join(f"{name}={value}" for name, value in sizes.items()))
         self._values = values

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 _BATCH = 200  # number of descriptors per message, below the kernel's limit of 253
 
 
-def arena_bytes(wanted: int, ranks: int) -> int:
+def arena_bytes(requested: int, ranks: int) -> int:
     """Return the size of each rank's arena in bytes, rounded up to whole pages.
 
     Args:
-        wanted: Size in bytes, or -1 for this host's memory divided by ``ranks``. Untouched pages use no memory.
+        requested: Size in bytes, or -1 for this host's memory divided by ``ranks``. Untouched pages use no memory.
         ranks: Number of ranks on this host.
     """
     page = os.sysconf("SC_PAGE_SIZE")
-    if wanted < 0:
-        wanted = page * os.sysconf("SC_PHYS_PAGES") // ranks
-    return -(-wanted // page) * page
+    if requested < 0:
+        requested = page * os.sysconf("SC_PHYS_PAGES") // ranks
+    return -(-requested // page) * page
 
 
 def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings, seconds: float) -> list[int]:

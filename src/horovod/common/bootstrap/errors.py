@@ -129,7 +129,7 @@ class Failures:
         if text is not None:
             raise LinkError(text.decode(errors="replace"))
 
-    def tell(self, error: BaseException) -> str:
+    def report(self, error: BaseException) -> str:
         """Report this rank's failure, so that the other ranks fail now instead of waiting for their deadlines.
 
         Returns:
@@ -141,7 +141,7 @@ class Failures:
             return self._store.set_first(self._name, text.encode()).decode(errors="replace")
         return text
 
-    def await_others(self, text: str) -> None:
+    def await_peers(self, text: str) -> None:
         """Report this rank's failure, given as ``text``, to the ranks that are in the final exchange (``confirm``)."""
         with contextlib.suppress(StoreError):
             self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)

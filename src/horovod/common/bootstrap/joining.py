@@ -45,7 +45,7 @@ from horovod.common.bootstrap.peers import (
     make_plan,
     node_of,
 )
-from horovod.common.communicators import GivenSet, Sets
+from horovod.common.communicators import Sets, SetSpec
 from horovod.common.contract import kernel
 from horovod.common.contract.settings import Settings, agree
 from horovod.common.contract.worker_env import WorkerEnv
@@ -68,7 +68,7 @@ class Joining:
     """This rank's attempt to join a job. Call ``run`` exactly once."""
 
     def __init__(
-        self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
+        self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[SetSpec], dynamic: bool
     ) -> None:
         """Create an attempt to join a job.
 
@@ -119,9 +119,9 @@ class Joining:
         finally:
             listeners.close()
 
-    def _form(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> tuple[Job, "Engine"]:
+    def _form(self, listeners: Listeners, own: Peer, met: Met, failures: Failures) -> tuple[Job, "Engine"]:
         formed, epoch = self._formed, met.round
-        values = self._gather(listeners, mine, met, failures)
+        values = self._gather(listeners, own, met, failures)
         self._reported = True
         peers = decode_peers(values)
         self._agreed = check_agreement(peers)
@@ -140,7 +140,7 @@ class Joining:
     def _give_up(self, error: BaseException, failures: Failures) -> str:
         """Report the failure and release all resources. Return the first failure that any rank reported."""
         reported = self._reported or isinstance(error, KnownFailureError)
-        text = str(error) if reported else failures.tell(error)
+        text = str(error) if reported else failures.report(error)
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
@@ -149,7 +149,7 @@ class Joining:
         # Send the failure to ranks that already wait for this rank in the final exchange of init(). Skip this after
         # Ctrl-C, so that the process exits immediately, and in an elastic job, whose ranks rejoin through the launcher.
         if isinstance(error, Exception) and not reported and not self._env.epoch:
-            failures.await_others(text)
+            failures.await_peers(text)
         return text
 
     def _listen(self) -> Listeners:
@@ -183,7 +183,7 @@ class Joining:
             list(self._ciphers),
         )
 
-    def _meet(self, store: StoreClient, mine: Peer) -> Met:
+    def _meet(self, store: StoreClient, own: Peer) -> Met:
         """Wait until all ranks have called ``init``. On a timeout, raise ValueError naming the missing ranks."""
         group = (
             f"init e{self._env.epoch}"
@@ -199,9 +199,9 @@ class Joining:
                 group,
                 self._me,
                 len(self._members),
-                msgspec.msgpack.encode(mine),
+                msgspec.msgpack.encode(own),
                 # Hash the host and machine names that identify this node, because they can be long.
-                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),
+                derive_key(self._key, "node " + "\0".join(node_of(own))).hex(),
                 self._patience,
             )
         except StoreTimeout as error:
@@ -216,11 +216,11 @@ class Joining:
         self._meeting.formed()
         return met
 
-    def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
+    def _gather(self, listeners: Listeners, own: Peer, met: Met, failures: Failures) -> list[bytes]:
         """Collect the ``Peer`` records of all ranks, in encoded form. Links within the node stay open for the job."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
-        values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
+        values, self._formed.links = records.spread(met, self._me, own, key, listeners, seconds, failures.check)
         return values
 
     def _cipher(self, plan: Plan, peers: list[Peer]) -> Cipher | None:
@@ -256,7 +256,7 @@ class Joining:
     def _describe_job(self, peers: list[Peer], epoch: int) -> Job:
         job = replace(
             self._job(peers),
-            given_sets=self._agreed,
+            requested_sets=self._agreed,
             check_steps=self._settings.integer("HOROVOD_CHECK_IN_SYNC_STEPS"),
             waits_for_devices=not self._settings.flag("HOROVOD_ENABLE_ASYNC_COMPLETION"),
             first_address=self._formed.first_address,
@@ -309,7 +309,7 @@ class Joining:
 def describe(
     env: WorkerEnv,
     settings: Settings,
-    process_sets: list[GivenSet],
+    process_sets: list[SetSpec],
     dynamic: bool,
     endpoints: list[Endpoint],
     unix_name: str,

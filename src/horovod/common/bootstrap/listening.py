@@ -116,7 +116,7 @@ class Listening:
         # Host updates for an epoch that this process has not yet joined.
         self._early: list[Updated] = []
         # Unsent reports to the launcher: an epoch, the workers lost in it, and any mistake in this rank's program.
-        self._untold: list[tuple[int, list[int], str]] = []
+        self._pending_reports: list[tuple[int, list[int], str]] = []
         # Sequence number of the last event received from the launcher.
         self._after = 0
         self._warned: set[str] = set()
@@ -140,7 +140,7 @@ class Listening:
             try:
                 if self._client is None:
                     self._client = self._connect()
-                self._hear(self._client)
+                self._receive(self._client)
                 pause = PAUSE
             # The error can be temporary, for example if too many files are open, so retry.
             except (StoreError, ValueError, OSError, zmq.ZMQError) as error:
@@ -151,7 +151,7 @@ class Listening:
                 self._rest(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _hear(self, client: StoreClient) -> None:
+    def _receive(self, client: StoreClient) -> None:
         """Receive events from the launcher and handle them.
 
         A timeout is ignored, because the launcher can be suspended (Ctrl-Z). If the launcher is gone, training ranks
@@ -169,7 +169,7 @@ class Listening:
                 continue
             self._take(event)
         self._look()
-        self._tell()
+        self._send_reports()
 
     def _rest(self, seconds: float) -> None:
         """Sleep for ``seconds``, but wake up early if the engine stops."""
@@ -178,7 +178,7 @@ class Listening:
             poll = select.poll()
             for descriptor in self._descriptors():
                 poll.register(descriptor, select.POLLIN)
-            poll.poll(1000 * min(left, self._due()))
+            poll.poll(1000 * min(left, self._seconds_until_due()))
             self._look()
 
     def _warn(self, text: str) -> None:
@@ -191,15 +191,15 @@ class Listening:
             rank = 0 if self._epoch is None else self._epoch.place.rank
         warner(rank, Settings.from_environ())(text)
 
-    def _tell(self) -> None:
+    def _send_reports(self) -> None:
         """Send the pending reports to the launcher. A suspended launcher (Ctrl-Z) answers once it resumes."""
         assert self._client is not None
-        while self._untold:
+        while self._pending_reports:
             try:
-                self._client.report_end(self._worker, *self._untold[0])
+                self._client.report_end(self._worker, *self._pending_reports[0])
             except StoreTimeout:
                 return
-            del self._untold[0]
+            del self._pending_reports[0]
 
     def _take(self, news: Over | Updated) -> None:
         with self._lock:
@@ -219,9 +219,9 @@ class Listening:
             epoch.gives_up = time.monotonic() + (AT_ONCE if over.lost else SOON)
 
     def _seconds(self) -> float:
-        return 0.0 if self._untold else self._due()
+        return 0.0 if self._pending_reports else self._seconds_until_due()
 
-    def _due(self) -> float:
+    def _seconds_until_due(self) -> float:
         """Return the seconds until the next action is due."""
         with self._lock:
             at = None if self._epoch is None else self._epoch.next
@@ -256,14 +256,14 @@ class Listening:
         # Drop the reference to the old engine, because the next engine needs its memory.
         ended, epoch.engine = epoch.engine.ended(), None
         if ended is not None and ended[0] != "left":  # a worker that leaves the job tells the launcher itself
-            self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
+            self._pending_reports.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 
     def _watch_program(self, epoch: _Epoch) -> None:
         if epoch.stubborn is None or not epoch.stubborn.look(epoch.signal.failures(), time.monotonic()):
             return
         epoch.stubborn = None
-        self._untold.append((epoch.place.epoch, [], _BLAME))
+        self._pending_reports.append((epoch.place.epoch, [], _BLAME))
 
 
 def _why(over: Over, place: Place) -> tuple[str, int]:

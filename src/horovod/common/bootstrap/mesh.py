@@ -1,9 +1,9 @@
 """Sets up the connections of one rank. A single loop listens, connects and authenticates, with a single deadline.
 
-``peers.wanted_links`` defines which connections to form. A peer listens on several addresses, and a ``Dialer`` decides
-when to try each address. At any time, at most one connection per link can reach the connector's proof. This connection
-becomes the link when the acceptor has welcomed it, so both ends choose the same one. If the connector has not connected
-after 2.5 seconds or more, the listening rank connects instead, and both ends keep their original roles. An
+``peers.required_links`` defines which connections to form. A peer listens on several addresses, and a ``Dialer``
+decides when to try each address. At any time, at most one connection per link can reach the connector's proof. This
+connection becomes the link when the acceptor has welcomed it, so both ends choose the same one. If the connector has
+not connected after 2.5 seconds or more, the listening rank connects instead, and both ends keep their roles. An
 unauthenticated connection is dropped when its handshake fails or takes too long, and delays no other connection. The
 loop waits only for the sockets of the handshakes.
 
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod.common.bootstrap.errors import ADVICE, LinkError, failure_reason, outcome_text, unreachable_text
-from horovod.common.bootstrap.peers import CONTROL, DATA, KIND_NAMES, NODE, Link, Peer, Plan, label, wanted_links
+from horovod.common.bootstrap.peers import CONTROL, DATA, KIND_NAMES, NODE, Link, Peer, Plan, label, required_links
 from horovod.common.contract import kernel
 from horovod.common.network.connecting import Dialer, Listeners
 from horovod.common.network.interfaces import Endpoint, source_address, to_try
@@ -103,7 +103,7 @@ class MeshBuilder:
         self._links: dict[Link, socket.socket] = {}
         self._attempts: dict[_Attempt, None] = {}  # connection attempts, oldest first
         self._kinds = kinds
-        self._outgoing, self._incoming = wanted_links(plan, kinds)
+        self._outgoing, self._incoming = required_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
         # By link, the connection on which this rank has authenticated itself and waits for the welcome message.
         self._proven: dict[Link, _Attempt] = {}
@@ -279,8 +279,8 @@ class MeshBuilder:
             if side.outgoing:
                 side.outgoing = side.outgoing[attempt.sock.send(side.outgoing) :]
                 self._note_contact(attempt)
-            elif side.wanted:
-                data = attempt.sock.recv(side.wanted)
+            elif side.bytes_wanted:
+                data = attempt.sock.recv(side.bytes_wanted)
                 if not data:
                     raise AuthError("another program answered and closed the connection")
                 side.feed(data)
@@ -291,7 +291,7 @@ class MeshBuilder:
             return
         if not self._may_go_on(attempt):
             return
-        if side.done and not side.outgoing:
+        if side.complete and not side.outgoing:
             self._complete(attempt)
         else:
             self._selector.modify(
@@ -308,9 +308,9 @@ class MeshBuilder:
         """Continue the handshake after processing a message. Return False if the attempt is over."""
         side = attempt.side
         if isinstance(side, Connector):
-            if side.proven and self._proven.get(_known(attempt)) is not attempt:
+            if side.proven and self._proven.get(_key_of(attempt)) is not attempt:
                 return self._prove(attempt)
-        elif side.done:
+        elif side.complete:
             return self._admit(attempt)
         elif side.outgoing:  # the peer has sent a valid hello message, so give it more time
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
@@ -321,7 +321,7 @@ class MeshBuilder:
 
         At most one of several attempts to establish the same link sends a proof.
         """
-        link = _known(attempt)
+        link = _key_of(attempt)
         if link in self._links or link in self._proven:
             self._fail(attempt, "another address was faster")
             return False
@@ -363,7 +363,7 @@ class MeshBuilder:
 
     def _complete(self, attempt: _Attempt) -> None:
         side = attempt.side
-        link = _known(attempt)
+        link = _key_of(attempt)
         if isinstance(side, Acceptor) and side.invited:
             self._follow(attempt)
             return
@@ -375,7 +375,7 @@ class MeshBuilder:
 
     def _follow(self, attempt: _Attempt) -> None:
         """Redo the handshake on an accepted connection with swapped roles: this rank acts as the connecting side."""
-        kind, rank = _known(attempt)
+        kind, rank = _key_of(attempt)
         attempt.target = _INVITED
         attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
         self._selector.modify(attempt.sock, selectors.EVENT_WRITE, attempt)
@@ -414,6 +414,6 @@ class MeshBuilder:
         return f"waited {seconds:g} s for {', and for '.join(map(self._describe, missing[:8]))}{more}"
 
 
-def _known(attempt: _Attempt) -> Link:
+def _key_of(attempt: _Attempt) -> Link:
     assert attempt.link is not None
     return attempt.link

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 GRACE = 10.0
 """Seconds in which MPI_Finalize must return after a neighbor's process has exited, whether it has completed or died."""
-TELL_AFTER = 60.0
+WARN_AFTER = 60.0
 """Seconds to wait for live processes before logging a message."""
 _SLICE = 0.2  # seconds between checks for lost processes
 
 _links: list[tuple[str, int]] = []
-_kept: list[tuple[str, int]] = []
+_duplicates: list[tuple[str, int]] = []
 
 
 def note_links(links: Iterable[tuple[str, int]]) -> None:
@@ -54,46 +54,46 @@ def keep_links() -> None:
     _close_links()
     for label, descriptor in _links:
         with contextlib.suppress(OSError):  # if no descriptor is free, only the launcher detects lost ranks
-            _kept.append((label, os.dup(descriptor)))
+            _duplicates.append((label, os.dup(descriptor)))
     _links.clear()
 
 
-def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
+def lost_peer(connections: Iterable[tuple[str, int]]) -> str | None:
     """Return the label of a rank that has closed its connection, even if data is still unread, or None."""
-    kept = list(kept)
+    connections = list(connections)
     poll = select.poll()
-    for _, descriptor in kept:
+    for _, descriptor in connections:
         poll.register(descriptor, select.POLLRDHUP)
     closed = {descriptor for descriptor, _ in poll.poll(0)}
-    return next((label for label, descriptor in kept if descriptor in closed), None)
+    return next((label for label, descriptor in connections if descriptor in closed), None)
 
 
-def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]) -> bool:
+def wait_for_finalize(ended: Callable[[float], bool], log: Callable[[str], None]) -> bool:
     """Wait for MPI_Finalize to return, and log a message if it takes long.
 
     Args:
         ended: Function that waits for MPI_Finalize up to the given seconds, and returns True once it has returned.
-        say: Function that logs a warning.
+        log: Function that logs a warning.
 
     Returns:
         False if MPI_Finalize cannot return because a peer's process is gone. The loss has been logged.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     lost: tuple[str, float] | None = None
     reported = False
     while not ended(_SLICE):
         now = time.monotonic()
-        if lost is None and (label := lost_peer(_kept)) is not None:
+        if lost is None and (label := lost_peer(_duplicates)) is not None:
             lost = label, now
         if lost is not None and now - lost[1] > GRACE:
-            say(
+            log(
                 f"MPI_Finalize waits for all processes of the job, but {lost[0]} has ended without it, or before the "
                 f"others; this process has given it {GRACE:g} s and ends now, with exit code 1"
             )
             return False
-        if lost is None and not reported and now - begun > TELL_AFTER:
+        if lost is None and not reported and now - start > WARN_AFTER:
             reported = True
-            say(f"MPI_Finalize has waited for {TELL_AFTER:g} s for other processes of the job, which are still running")
+            log(f"MPI_Finalize has waited for {WARN_AFTER:g} s for other processes of the job, which are still running")
     _close_links()
     return True
 
@@ -107,9 +107,9 @@ def exit_at_once() -> None:
 
 
 def _close_links() -> None:
-    for _, descriptor in _kept:
+    for _, descriptor in _duplicates:
         os.close(descriptor)
-    _kept.clear()
+    _duplicates.clear()
 
 
 os.register_at_fork(after_in_child=_close_links)
@@ -118,11 +118,11 @@ os.register_at_fork(after_in_child=_close_links)
 OPERATIONS = "HOROVOD_CPU_OPERATIONS"
 _THREADS = "HOROVOD_MPI_THREADS_DISABLE"
 
-_begun: list["MpiInfo"] = []
+_instances: list["MpiInfo"] = []
 _failed: list[str] = []
 
 
-def wanted(settings: Settings) -> bool:
+def is_selected(settings: Settings) -> bool:
     """Return True if the settings select MPI for communication."""
     return settings.text(OPERATIONS) == "mpi"
 
@@ -134,7 +134,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         ValueError: If MPI did not start the job, if the library is missing, ambiguous or does not match the launcher,
             if its thread level is too low, or if some processes do not arrive.
     """
-    if not wanted(settings):
+    if not is_selected(settings):
         return
     place = env.place
     if place is None:
@@ -144,7 +144,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         )
     from horovod import _core
 
-    first = not _begun
+    first = not _instances
     if first:
         library = mpi_libraries.find(os.environ, place.launcher)
         if isinstance(library, Missing):
@@ -156,14 +156,14 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
             )
         except ValueError as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error} (library: {library.path}, {library.source})") from None
-        _begun.append(info)
+        _instances.append(info)
         atexit.register(_finish, os.getpid(), env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
         text = f"MPI carries the job: {info.version} ({info.path}, {library.source}), {info.level}"
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
     else:
         try:  # mpi_start raises an error if MPI has already been finalized
-            info = _core.mpi_start(_begun[0].path, "", False, 0.0)
+            info = _core.mpi_start(_instances[0].path, "", False, 0.0)
         except Exception as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None
     if (info.rank, info.size) != (place.rank, place.size):
@@ -181,18 +181,18 @@ def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
     Raises:
         ValueError: If other ranks use MPI and this one has not initialized it.
     """
-    if not wanted(settings) or len(world_ranks) == 1:
+    if not is_selected(settings) or len(world_ranks) == 1:
         return []
     if settings.flag("HOROVOD_ENCRYPT_DATA"):
         raise ValueError(f"HOROVOD_ENCRYPT_DATA must be 0 if {OPERATIONS} is 'mpi', got 1; MPI does not encrypt")
-    if not _begun:
+    if not _instances:
         raise ValueError(f"{OPERATIONS} is 'mpi' on rank 0 of the job, but not on this rank; give all the same")
     return list(world_ranks)
 
 
 def info() -> "MpiInfo | None":
     """Return the properties of the running MPI library, or None if this module has not initialized MPI."""
-    return _begun[0] if _begun else None
+    return _instances[0] if _instances else None
 
 
 def engine_ends(lost: str | None) -> None:
@@ -202,7 +202,7 @@ def engine_ends(lost: str | None) -> None:
         lost: If a rank was lost, the reason why the job ended, else None. After a loss, MPI_Finalize is skipped,
         because it would wait for the lost rank.
     """
-    if not _begun:
+    if not _instances:
         return
     if lost is not None:
         _failed.append(lost)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from horovod._version import __version__
-from horovod.common.communicators import GivenSet, Sets, agree_on_sets
+from horovod.common.communicators import Sets, SetSpec, agree_on_sets
 from horovod.common.frontends import Job
 from horovod.common.network.interfaces import Endpoint
 
@@ -41,7 +41,7 @@ class Peer(msgspec.Struct, array_like=True):
     shared: dict[str, Any]
     """The rank's values of the settings that must be equal on all ranks."""
     dynamic: bool
-    process_sets: list[GivenSet]
+    process_sets: list[SetSpec]
     ciphers: list[str]
     """Ciphers that the rank supports, fastest first."""
 
@@ -186,7 +186,7 @@ Link = tuple[int, int]
 """Link of a rank, as (kind, rank at the other end)."""
 
 
-def wanted_links(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:
+def required_links(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:
     """Return the links that this rank opens to peers, and the links that peers open to this rank."""
     outgoing = [(DATA, rank) for rank in plan.remote if rank < plan.me]
     incoming = [(DATA, rank) for rank in plan.remote if rank > plan.me]

@@ -24,14 +24,14 @@ Check = Callable[[], None]
 
 
 def spread(
-    met: Met, me: int, mine: Peer, key: bytes, listeners: Listeners, seconds: float, check: Check
+    met: Met, me: int, own: Peer, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
     """Collect the records of all ranks.
 
     Args:
         met: The store's reply to this rank.
         me: This rank.
-        mine: This rank's record.
+        own: This rank's record.
         key: Key that authenticates links.
         listeners: Listening sockets of this rank.
         seconds: Time limit in seconds.
@@ -49,7 +49,7 @@ def spread(
         return _lead(met, me, key, listeners, seconds, check)
     leader = decode_peers(met.values, met.holder)[0]
     mesh = MeshBuilder(
-        make_first_plan(me, met.holder), {met.holder: leader, me: mine}, key, met.round, listeners, kinds=(NODE,)
+        make_first_plan(me, met.holder), {met.holder: leader, me: own}, key, met.round, listeners, kinds=(NODE,)
     )
     links = mesh.run(seconds, check)
     try:
@@ -115,13 +115,13 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
             check()
             continue
         if not piece:
-            _hear_why(check)
+            _receive_reason(check)
             raise LinkError(f"{leader} closed the connection instead of sending the records of all ranks")
         data += piece
     return bytes(data)
 
 
-def _hear_why(check: Check) -> None:
+def _receive_reason(check: Check) -> None:
     """Wait up to one second for the disconnected peer's failure report, and raise it if it arrives."""
     deadline = time.monotonic() + _REASON_SECONDS
     while time.monotonic() < deadline:

@@ -20,14 +20,14 @@ from horovod.common.bootstrap.errors import NotFormedError
 from horovod.common.bootstrap.joining import Joining, describe
 from horovod.common.bootstrap.listening import Listening, lost_workers
 from horovod.common.bootstrap.peers import check_agreement, make_job, make_plan
-from horovod.common.communicators import GivenSet
+from horovod.common.communicators import SetSpec
 from horovod.common.contract import notices, reports
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.membership import Facts, Place, decode_place, encode
 from horovod.common.contract.notices import sentences, unheard
 from horovod.common.contract.settings import LOG_LEVELS, Settings, for_debugging
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.elastic.updates import notification_manager, together
+from horovod.common.elastic.updates import notification_manager, sync_state
 from horovod.common.exceptions import NoPlaceError
 from horovod.common.frontends import Job
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
@@ -50,7 +50,7 @@ def _warn(env: WorkerEnv, settings: Settings) -> None:
 
 
 def start(
-    env: WorkerEnv, members: list[int] | None, process_sets: list[GivenSet], dynamic: bool
+    env: WorkerEnv, members: list[int] | None, process_sets: list[SetSpec], dynamic: bool
 ) -> tuple[Job, "Engine"]:
     """Join the job that ``env`` describes, and start its engine.
 
@@ -103,13 +103,13 @@ def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
 
 
 def _start_alone(
-    env: WorkerEnv, settings: Settings, process_sets: list[GivenSet], dynamic: bool
+    env: WorkerEnv, settings: Settings, process_sets: list[SetSpec], dynamic: bool
 ) -> tuple[Job, "Engine"]:
     peer = describe(env, settings, process_sets, dynamic, [], "", [])
     sets = check_agreement([peer])
     formed = Formed({}, [-1, *engine_start.make_bells(1)])
     job = make_job(0, [env.hostname], [os.getpid()], dynamic, settings.flag("HOROVOD_ELASTIC"))
-    job = replace(job, given_sets=sets)
+    job = replace(job, requested_sets=sets)
     try:
         return job, make_engine(make_plan(0, [peer]), [peer], formed, settings, env)
     except BaseException:
@@ -129,7 +129,7 @@ _listening: Listening | None = None
 
 
 def join(
-    env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[GivenSet], dynamic: bool
+    env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[SetSpec], dynamic: bool
 ) -> tuple[WorkerEnv, Job, "Engine"]:
     """Request a rank from the launcher and form the epoch. Retry with new ranks until an epoch is formed.
 
@@ -157,21 +157,21 @@ def join(
     seconds = Settings.from_environ().number("HOROVOD_ELASTIC_TIMEOUT") + _GRACE
     lost = [] if _last is None else lost_workers(ended, _last)
     while True:
-        _last = given = _ask(env, seconds, lost)
+        _last = place = _ask(env, seconds, lost)
         lost = []
-        placed = env.with_place(given)
+        placed = env.with_place(place)
         try:
             job, engine = start(placed, None, sets, dynamic)
-            if given.size == 1:
+            if place.size == 1:
                 _meet_alone(placed)
         except (ValueError, StoreError) as error:
             if not _is_over(error):
                 raise
             continue
-        together.others_in_sync, together.members = given.in_sync, tuple(given.workers)
+        sync_state.peers_in_sync, sync_state.members = place.in_sync, tuple(place.workers)
         os.environ.update(_identity(placed))
-        _listen(env, given, engine)
-        return placed, replace(job, most=given.most), engine
+        _listen(env, place, engine)
+        return placed, replace(job, max_size=place.max_size), engine
 
 
 def _ask(env: WorkerEnv, seconds: float, lost: list[int]) -> Place:
@@ -179,8 +179,8 @@ def _ask(env: WorkerEnv, seconds: float, lost: list[int]) -> Place:
     try:
         with _client(env) as store:
             epoch, facts = (_last.epoch, b"") if _last is not None else (0, encode(_facts()))
-            stand = together.in_sync, together.holds
-            return decode_place(store.come(env.worker, epoch, lost, facts, seconds, *stand))
+            stand = sync_state.in_sync, sync_state.holds
+            return decode_place(store.join_next(env.worker, epoch, lost, facts, seconds, *stand))
     except StoreRefused as error:
         raise _no_place(env.hostname, _last, str(error)) from None
     except StoreTimeout as error:

@@ -99,8 +99,8 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     mean: float | None
-    least: float | None
-    most: float | None
+    minimum: float | None
+    maximum: float | None
     ranks: int
 
 
@@ -197,16 +197,16 @@ def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
 
 def packed(rows: Sequence[Row], values: Sequence[Value]) -> list[bytes]:
     """Encode ranks' states and reported values in as few messages as possible, each of at most LIMIT bytes."""
-    made: list[bytes] = []
+    messages: list[bytes] = []
     for kind, items in ((Values, values), (Rows, rows)):
         begin = 0
         while begin < len(items):
             end = min(len(items), begin + 64)
             while len(line := encode(kind(list(items[begin:end])))) > LIMIT:  # type: ignore[arg-type]
                 end = begin + max(1, (end - begin) * 3 // 4)
-            made.append(line)
+            messages.append(line)
             begin = end
-    return made
+    return messages
 
 
 def _parts(figures: Mapping[str, Any]) -> Parts | None:
@@ -216,9 +216,9 @@ def _parts(figures: Mapping[str, Any]) -> Parts | None:
     return Parts(*(_rounded(figures[f"{name}_seconds"]) for name in names))  # type: ignore[arg-type]
 
 
-def _text(words: str, most: int) -> str:
-    """Truncate the text to ``most`` characters, and drop characters that UTF-8 cannot encode."""
-    return words[:most].encode(errors="replace").decode()
+def _text(text: str, max_chars: int) -> str:
+    """Truncate the text to ``max_chars`` characters, and drop characters that UTF-8 cannot encode."""
+    return text[:max_chars].encode(errors="replace").decode()
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -24,7 +24,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         workers: Numbers of the workers, by rank.
-        most: Maximum number of workers over the job's lifetime. None means unlimited.
+        max_size: Maximum number of workers over the job's lifetime. None means unlimited.
         in_sync: True if every member has reported (``Come``) that its state includes all changes since the last sync.
     """
 
@@ -36,7 +36,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     cross_rank: int
     cross_size: int
     workers: list[int]
-    most: int | None = None
+    max_size: int | None = None
     in_sync: bool = False
 
 

@@ -11,7 +11,7 @@ from horovod.common.contract.setting import Setting, is_word
 from horovod.common.contract.settings import BY_NAME, TABLE
 
 PREFIX = "HOROVOD_"
-OTHERS = frozenset(
+OTHER_VARIABLES = frozenset(
     [
         "HOROVOD_CONTROLLER",
         "HOROVOD_CROSS_RANK",
@@ -57,7 +57,7 @@ OLDER = frozenset(
 )
 """Variables of other versions that resemble a setting and are accepted without effect."""
 
-_KNOWN = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHERS}
+_RECOGNIZED = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHER_VARIABLES}
 # horovodrun flags, spelled like environment variables.
 _FLAGS = {PREFIX + s.flag.lstrip("-").replace("-", "_").upper(): s.name for s in TABLE if s.flag}
 # Minimum similarity, from 0 to 1, at which a name is treated as misspelled. Names are compared without the prefix.
@@ -80,7 +80,7 @@ def misspelt_sentences(names: Iterable[str]) -> list[str]:
 
 def nearest_variable(name: str) -> str:
     """Return the variable that the user probably meant, or "" if the name is valid or resembles no known variable."""
-    if name in _KNOWN or name in OLDER:
+    if name in _RECOGNIZED or name in OLDER:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
@@ -91,23 +91,23 @@ def nearest_variable(name: str) -> str:
     if first + "_" != PREFIX:
         if difflib.SequenceMatcher(None, first + "_", PREFIX).ratio() < _NEAR_PREFIX:
             return ""
-        meant = _meant(PREFIX + rest)
+        meant = _closest(PREFIX + rest)
         return meant if meant == PREFIX + rest else ""
-    return _meant(upper)
+    return _closest(upper)
 
 
-def _meant(name: str) -> str:
+def _closest(name: str) -> str:
     import difflib
 
-    known = _KNOWN | _FLAGS
-    if name in known:
-        return known[name]
-    longer = {known[each] for each in known if each.startswith(name + "_")}
+    recognized = _RECOGNIZED | _FLAGS
+    if name in recognized:
+        return recognized[name]
+    longer = {recognized[each] for each in recognized if each.startswith(name + "_")}
     if len(longer) == 1:
         return longer.pop()
-    bare = {each.removeprefix(PREFIX): each for each in known}
+    bare = {each.removeprefix(PREFIX): each for each in recognized}
     near = difflib.get_close_matches(name.removeprefix(PREFIX), bare, 1, _NEAR)
-    return known[bare[near[0]]] if near else ""
+    return recognized[bare[near[0]]] if near else ""
 
 
 def of_program(environ: Mapping[str, str]) -> list[str]:
@@ -138,11 +138,11 @@ _BY_LAUNCHER = {
 }
 
 
-def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
+def notices(environ: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
     """Return the settings that cannot have the requested effect, in the order of the table of settings.
 
     Args:
-        given: Environment variables, including those set by flags.
+        environ: Environment variables, including those set by flags.
         mpi: True if the job can use MPI. False if horovodrun starts it without MPI.
 
     Returns:
@@ -151,8 +151,8 @@ def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
     Raises:
         ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
     """
-    effects = {setting.name: _of(setting, given.get(setting.name, "").strip()) for setting in TABLE}
-    operations = given.get(_OPERATIONS, "").strip().lower()
+    effects = {setting.name: _of(setting, environ.get(setting.name, "").strip()) for setting in TABLE}
+    operations = environ.get(_OPERATIONS, "").strip().lower()
     instead = "instead the built-in engine, gloo, carries the tensors (shared memory inside a host, TCP between hosts)"
     if operations == "ccl":
         effects[_OPERATIONS] = f"this version does not have that; {instead}"

@@ -16,7 +16,7 @@ from pathlib import Path
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe that has no reader would block.
 _FILE = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
@@ -84,7 +84,7 @@ def check_private(fd: int, path: str) -> os.stat_result:
     status = os.fstat(fd)
     if status.st_uid != os.geteuid():
         raise NotPrivateError(errno.EPERM, f"it belongs to user {status.st_uid}, not to {os.geteuid()}", path)
-    if status.st_mode & _BY_OTHERS:
+    if status.st_mode & _WRITABLE_BY_OTHERS:
         raise NotPrivateError(errno.EPERM, f"others can write to it (mode {stat.S_IMODE(status.st_mode):04o})", path)
     return status
 

@@ -22,7 +22,7 @@ import msgspec
 PIPE = "HOROVOD_REPORT_PIPE"
 LIMIT = 4096
 """Maximum size of a report in bytes. Up to this size, writes to a pipe are atomic."""
-_MOST_RANKS = 64
+_MAX_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
@@ -80,7 +80,7 @@ def encode(report: Report) -> bytes:
     if isinstance(report, Left):
         report = Left(report.rank, report.reason[:256])
     elif isinstance(report, Ending):
-        report = msgspec.structs.replace(report, ranks=report.ranks[:_MOST_RANKS])
+        report = msgspec.structs.replace(report, ranks=report.ranks[:_MAX_RANKS])
     return msgspec.json.encode(report) + b"\n"
 
 
@@ -119,7 +119,7 @@ class ReportPipe:
             else:
                 os.close(fd)
 
-    def tell(self, report: Report) -> None:
+    def send(self, report: Report) -> None:
         """Write a report, or drop it if the pipe is full."""
         self.write(encode(report))
 

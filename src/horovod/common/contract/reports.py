@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from horovod.common.contract import private_files
 
 VARIABLE = "HOROVOD_REPORT_DIR"
-KEPT = 50
+MAX_REPORTS = 50
 """Number of job directories to keep. A new job removes older ones."""
 _JOB = re.compile(r"\d{8}-\d{6}-(\d{1,10})", re.ASCII)
 _FILE = re.compile(r"(hang\.txt|recorder\.rank\d+\.jsonl|stacks\.rank\d+\.txt)(\.part[\d-]+)?")
@@ -79,7 +79,7 @@ def prune(folder: str) -> None:
         with os.scandir(parent) as entries:
             names = sorted(e.name for e in entries if _JOB.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
         ours = [name for name in names if _reports_in(parent, name) is not None]
-        for name in ours[:-KEPT]:
+        for name in ours[:-MAX_REPORTS]:
             with contextlib.suppress(OSError):
                 _remove(parent, name)
 

@@ -38,7 +38,7 @@ TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RA
 """Variables of torch.distributed that the launcher sets in workers of a job of fixed size."""
 _JOB_KEY = "HOROVOD_JOB_KEY"
 # The key from HOROVOD_JOB_KEY, if this process has read it.
-_taken: list[Secret] = []
+_stored_key: list[Secret] = []
 # File descriptors from which this process has already read a key, with the device and inode of each.
 _read: dict[int, tuple[int, int]] = {}
 
@@ -99,8 +99,8 @@ class WorkerEnv:
         """
         env = os.environ if environ is None else environ
         place = launchers.find(env)
-        numbers = _ours(env) if place is None or place.size == 1 else _theirs(place)
-        made = cls(
+        numbers = _own_numbers(env) if place is None or place.size == 1 else _launcher_numbers(place)
+        worker_env = cls(
             **numbers,
             hostname=env.get("HOROVOD_HOSTNAME") or (place and (place.hostname or host_name())) or "localhost",
             rendezvous_addr=env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") or None,
@@ -112,8 +112,8 @@ class WorkerEnv:
             worker=_integer(env, WORKER, 0) if env.get(WORKER) else None,
             place=place,
         )
-        made._check_launch()
-        return made
+        worker_env._check_launch()
+        return worker_env
 
     def _check_launch(self) -> None:
         if self.place is None and self.size > 1 and self.rendezvous_addr is None:
@@ -140,7 +140,7 @@ class WorkerEnv:
 
         A child process must inherit the key's descriptor under the same number.
         """
-        made = {
+        variables = {
             "HOROVOD_RANK": str(self.rank),
             "HOROVOD_SIZE": str(self.size),
             "HOROVOD_LOCAL_RANK": str(self.local_rank),
@@ -152,27 +152,27 @@ class WorkerEnv:
             "HOROVOD_CPU_OPERATIONS": self.cpu_operations,
         }
         if self.worker is not None:
-            made[WORKER] = str(self.worker)
+            variables[WORKER] = str(self.worker)
         if self.rendezvous_addr is not None:
-            made["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.rendezvous_addr
-            made["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.rendezvous_port)
+            variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.rendezvous_addr
+            variables["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.rendezvous_port)
         if self.key_fd is not None:
-            made["HOROVOD_KEY_FD"] = str(self.key_fd)
+            variables["HOROVOD_KEY_FD"] = str(self.key_fd)
         if self.key_file is not None:
-            made["HOROVOD_KEY_FILE"] = self.key_file
-        return made
+            variables["HOROVOD_KEY_FILE"] = self.key_file
+        return variables
 
-    def with_place(self, given: membership.Place) -> "WorkerEnv":
+    def with_place(self, place: membership.Place) -> "WorkerEnv":
         """Return a copy updated with the ranks and sizes that the launcher assigned to this worker for an epoch."""
         return replace(
             self,
-            rank=given.rank,
-            size=given.size,
-            local_rank=given.local_rank,
-            local_size=given.local_size,
-            cross_rank=given.cross_rank,
-            cross_size=given.cross_size,
-            epoch=given.epoch,
+            rank=place.rank,
+            size=place.size,
+            local_rank=place.local_rank,
+            local_size=place.local_size,
+            cross_rank=place.cross_rank,
+            cross_size=place.cross_size,
+            epoch=place.epoch,
         )
 
     def job_key(self) -> Secret:
@@ -200,7 +200,7 @@ class WorkerEnv:
             with contextlib.suppress(ValueError):  # a wrapper program may have closed the descriptor
                 read_key_fd(self.key_fd)
 
-    def given_key(self) -> Secret | None:
+    def user_key(self) -> Secret | None:
         """Return the key that the user provides for a job of another launcher, or None.
 
         Also removes HOROVOD_JOB_KEY from this process's environment.
@@ -211,7 +211,7 @@ class WorkerEnv:
         take_job_key()
         if self.key_file is not None:
             return read_key_file(self.key_file)
-        return _taken[0] if _taken else None
+        return _stored_key[0] if _stored_key else None
 
 
 def carried_by_mpi(environ: Mapping[str, str]) -> bool:
@@ -236,7 +236,7 @@ def take_job_key() -> None:
             f"{_JOB_KEY} must be {2 * KEY_BYTES} hexadecimal digits, as 'openssl rand -hex {KEY_BYTES}' makes them, "
             f"got {len(text)} characters"
         )
-    _taken[:] = [Secret(binascii.unhexlify(text))]
+    _stored_key[:] = [Secret(binascii.unhexlify(text))]
 
 
 def host_name() -> str:
@@ -244,7 +244,7 @@ def host_name() -> str:
     return os.uname().nodename or "localhost"
 
 
-def _ours(env: Mapping[str, str]) -> dict[str, int]:
+def _own_numbers(env: Mapping[str, str]) -> dict[str, int]:
     return {
         "rank": _integer(env, "HOROVOD_RANK", 0),
         "size": _integer(env, "HOROVOD_SIZE", 1),
@@ -255,7 +255,7 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
     }
 
 
-def _theirs(place: Place) -> dict[str, int]:
+def _launcher_numbers(place: Place) -> dict[str, int]:
     """Return the ranks and sizes of a process, assuming equally many processes on each host, in rank order.
 
     This can be verified only once all ranks have exchanged their host names.
@@ -345,7 +345,7 @@ def forget_keys() -> None:
             if (found.st_dev, found.st_ino) == identity:
                 os.close(fd)
     _read.clear()
-    _taken.clear()
+    _stored_key.clear()
 
 
 def read_key_file(path: str, variable: str = "HOROVOD_KEY_FILE") -> Secret:

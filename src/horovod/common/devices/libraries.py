@@ -228,7 +228,7 @@ MINIMUM: Final = 21800
 PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 _JAX_PLUGINS: Final = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 SECONDS: Final = 20.0
-_WORDS: Final = rb"NCCL version (\d+\.\d+\.\d+)"
+_VERSION_TEXT: Final = rb"NCCL version (\d+\.\d+\.\d+)"
 _LOAD: Final = """
 import ctypes, sys
 version = ctypes.c_int(0)
@@ -307,7 +307,7 @@ def _in_file(path: str) -> int:
     """Find a library's version in its embedded text, such as "NCCL version 2.28.9+cuda13.0"."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            found = re.search(_WORDS, text)
+            found = re.search(_VERSION_TEXT, text)
             return code_of(found[1].decode()) if found is not None else 0
     except (OSError, ValueError):  # mapping an empty file raises ValueError
         return 0
@@ -316,7 +316,7 @@ def _in_file(path: str) -> int:
 def load_elsewhere(path: str) -> tuple[int, str]:
     """Load the library in a separate process. Return its version code and an error message ("" on success)."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *boot.standalone_arguments("-c", _LOAD, path)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -326,10 +326,10 @@ def load_elsewhere(path: str) -> tuple[int, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 0, f"it cannot be tried: {error}"
-    answer, _, reason = done.stdout.partition(" ")
+    answer, _, reason = process.stdout.partition(" ")
     if answer.isdecimal():
         return int(answer), reason.strip()
-    return 0, f"the process that loaded it ended with {done.returncode}: {done.stderr.strip()[-500:]}"
+    return 0, f"the process that loaded it ended with {process.returncode}: {process.stderr.strip()[-500:]}"
 
 
 def built_for_gpus(framework: str) -> bool:

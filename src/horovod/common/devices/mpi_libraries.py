@@ -48,23 +48,23 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
         ValueError: If the process has loaded two MPI libraries, or one that differs from HOROVOD_MPI_LIBRARY. The
             message names the files.
     """
-    given = environ.get(VARIABLE, "").strip()
+    value = environ.get(VARIABLE, "").strip()
     mapped = loaded()
     if len(mapped) > 1:
         raise ValueError(
             f"this process must have one MPI library, got {mapped[0]} and {mapped[1]}; a program that uses MPI itself "
             f"(with mpi4py, for example) must load the library that {VARIABLE} names"
         )
-    if given:
-        path = given if os.path.isfile(given) else "" if "/" in given else of_system(given, environ)
+    if value:
+        path = value if os.path.isfile(value) else "" if "/" in value else of_system(value, environ)
         if not path:
-            return Missing(f"{VARIABLE} is {given!r}, and there is no such file")
+            return Missing(f"{VARIABLE} is {value!r}, and there is no such file")
         if mapped and not os.path.samefile(mapped[0], path):
-            raise ValueError(f"{VARIABLE} is {given!r}, but this process has loaded another MPI already, {mapped[0]}")
+            raise ValueError(f"{VARIABLE} is {value!r}, but this process has loaded another MPI already, {mapped[0]}")
         return Library(path, VARIABLE)
     if mapped:
         return Library(mapped[0], LOADED)
-    names = wanted(environ, launcher)
+    names = candidates(environ, launcher)
     for library in _places(environ, names):
         return library
     return Missing(
@@ -95,7 +95,7 @@ def maker(launcher: str) -> str:
     return {"Open MPI": "Open MPI", "jsrun": "Open MPI", "MPICH": "MPICH"}.get(launcher, "")
 
 
-def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
+def candidates(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
     """Return the names of libraries that work with this launcher, most likely first."""
     if maker(launcher) == "Open MPI":
         return (*OPEN_MPI, *STANDARD)
@@ -177,17 +177,17 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
     kept = own | {name: value for name, value in environ.items() if not name.startswith(_OF_LAUNCHERS)}
     command = [sys.executable, *boot.arguments("horovod.common.devices.mpi_libraries"), path]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return Tried(error=f"MPI_Init of {path} takes longer than {seconds:g} s in a process alone")
     except OSError as error:
         return Tried(error=f"it cannot be tried: {error}")
-    line = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"version"')), None)
+    line = next((line for line in reversed(process.stdout.splitlines()) if line.startswith('{"version"')), None)
     if line is None:
-        output = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        return Tried(error=f"the process that tried {path} ended with {done.returncode} and said: {output[:1000]}")
+        output = (process.stderr.strip().splitlines() or ["nothing"])[-1]
+        return Tried(error=f"the process that tried {path} ended with {process.returncode} and said: {output[:1000]}")
     return Tried(**json.loads(line))
 
 

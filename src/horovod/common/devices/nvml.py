@@ -39,12 +39,12 @@ _ADVICE: Final = {
     15: "a GPU has fallen off the bus; the system's log (Xid) says more",
     18: "driver and library differ in version: the driver was updated, and its old kernel module still runs; restart",
 }
-MOST_CPUS: Final = 8192
-MOST_PROCESSES: Final = 1024
+MAX_CPUS: Final = 8192
+MAX_PROCESSES: Final = 1024
 
 # Size limits for reports, which can come from other hosts.
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
-Numbers = Annotated[list[int], msgspec.Meta(max_length=MOST_CPUS)]
+Numbers = Annotated[list[int], msgspec.Meta(max_length=MAX_CPUS)]
 _MANY: Final = msgspec.Meta(max_length=1024)
 
 
@@ -236,13 +236,13 @@ class Nvml:
 
     def _cpus(self, device: ctypes.c_void_p) -> list[int]:
         width = 8 * ctypes.sizeof(ctypes.c_ulong)
-        words = (ctypes.c_ulong * (MOST_CPUS // width))()
+        words = (ctypes.c_ulong * (MAX_CPUS // width))()
         self._call("nvmlDeviceGetCpuAffinity", device, ctypes.c_uint(len(words)), words)
         return [at * width + bit for at, word in enumerate(words) for bit in range(width) if word >> bit & 1]
 
     def _processes(self, device: ctypes.c_void_p) -> list[int]:
-        count = ctypes.c_uint(MOST_PROCESSES)
-        processes = (_Process * MOST_PROCESSES)()
+        count = ctypes.c_uint(MAX_PROCESSES)
+        processes = (_Process * MAX_PROCESSES)()
         self._call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), processes)
         return [int(process.pid) for process in processes[: count.value]]
 

@@ -31,7 +31,7 @@ def entries(text: str) -> list[str]:
     return [] if len(set(found)) < len(found) else found
 
 
-def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
+def matching_entries(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
     """Return the CUDA_VISIBLE_DEVICES entries that refer to these GPUs, up to the first that CUDA would reject."""
     found: list[str] = []
     for name in names:
@@ -59,7 +59,7 @@ def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]
     given = environ.get(VARIABLE)
     if given is not None:
         names = entries(given)
-        return (known(names, survey.gpus) if survey.gpus else names), f"{VARIABLE} there is {given!r}"
+        return (matching_entries(names, survey.gpus) if survey.gpus else names), f"{VARIABLE} there is {given!r}"
     found: list[str] = []
     for gpu in survey.gpus:
         found += gpu.slices if gpu.mig else [str(gpu.index)]
@@ -256,16 +256,16 @@ def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> l
     Raises:
         AffinityError: If no nearby CPU is known or allowed.
     """
-    known = {cpu for gpu in gpus for cpu in gpu.cpus or near(gpu.bus, root).cpus}
+    near_cpus = {cpu for gpu in gpus for cpu in gpu.cpus or near(gpu.bus, root).cpus}
     named = f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
-    if not known:
+    if not near_cpus:
         raise AffinityError(f"which CPUs are near {named} is not known on this host, neither by NVML nor by /sys")
-    if not known & set(allowed):
+    if not near_cpus & set(allowed):
         raise AffinityError(
-            f"the CPUs near {named}, {shown_cpus(known)}, are not among those that may be used on this host, "
+            f"the CPUs near {named}, {shown_cpus(near_cpus)}, are not among those that may be used on this host, "
             f"{shown_cpus(allowed)}"
         )
-    return sorted(known & set(allowed))
+    return sorted(near_cpus & set(allowed))
 
 
 def gpus_by_vendor(root: str = SYS) -> dict[str, list[str]]:

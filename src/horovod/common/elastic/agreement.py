@@ -84,18 +84,18 @@ class Mismatch(NamedTuple):
 
     Attributes:
         why: Description of the difference.
-        mine: True if this rank's state is one of those that must be replaced or rejected.
+        is_local: True if this rank's state is one of those that must be replaced or rejected.
     """
 
     why: str
-    mine: bool
+    is_local: bool
 
 
 def find_mismatch(descriptions: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
     """Return the difference between the ranks' states, or None if they match.
 
     The state of the first rank that is not new is taken as correct, and only ranks whose state differs from it get
-    ``mine=True``. If all ranks are new, no state is known to be correct, so every rank gets ``mine=True``.
+    ``is_local=True``. If all ranks are new, no state is known to be correct, so every rank gets ``is_local=True``.
 
     Args:
         descriptions: For each rank, its attribute names and True if the rank is new.

@@ -165,7 +165,7 @@ class Checkpoint:
         self._writes = writes
         self._dump = dump
         self._load = load
-        self._taken = taken
+        self._snapshot = taken
         self._job = job
         self._tag = ""
         self.torn: list[str] = []
@@ -178,7 +178,7 @@ class Checkpoint:
         self._thread: threading.Thread | None = None
         self._prepared = False
         # Steps whose checkpoints belong to this job. Loading a checkpoint adds its step and all earlier ones.
-        self._ours: set[int] = set()
+        self._own: set[int] = set()
 
     def save(self, step: int, value: Any) -> None:
         """Copy the value and write it in the background.
@@ -198,10 +198,10 @@ class Checkpoint:
             ValueError: If ``step`` is not an integer of 0 or more.
         """
         check_at_least("step", step, 0)
-        self._ours.add(step)  # record the step on every rank, because any rank can become the checkpoint writer later
+        self._own.add(step)  # record the step on every rank, because any rank can become the checkpoint writer later
         if not self._writes():
             return
-        copied = self._taken(value)
+        copied = self._snapshot(value)
         with self._lock:
             self._next = step, copied
             if self._thread is None:
@@ -217,7 +217,7 @@ class Checkpoint:
             OSError: If the checkpoint cannot be written. ``dump`` or the file system can raise other errors.
         """
         check_at_least("step", step, 0)
-        self._ours.add(step)
+        self._own.add(step)
         self._prepare(step)
         self._note(step)
         self._place.write(step, lambda file: self._dump(value, file))
@@ -267,7 +267,7 @@ class Checkpoint:
 
     def _load_one(self, step: int) -> Loaded:
         loaded = Loaded(step, self._place.read(step, self._load))
-        self._ours.update(one for one in self._place.steps() if one <= step)
+        self._own.update(one for one in self._place.steps() if one <= step)
         return loaded
 
     def steps(self) -> list[int]:
@@ -311,14 +311,14 @@ class Checkpoint:
             self._place.prepare()
             self._tag = self._job()
             if self._tag:
-                self._ours |= recorded(self._place, self._tag)
-            self._put_aside([one for one in self.steps() if one > step and one not in self._ours])
+                self._own |= recorded(self._place, self._tag)
+            self._put_aside([one for one in self.steps() if one > step and one not in self._own])
             self._prepared = True
 
     def _note(self, step: int) -> None:
         """Record that the step's checkpoint belongs to this job. Call this before the file is created."""
         if self._tag:
-            record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
+            record(self._place, self._tag, {step, *self._own.intersection(self.steps())})
 
     def _remove_old(self, written: int) -> None:
         """Remove this job's old checkpoints after the checkpoint of step ``written`` is complete.
@@ -326,7 +326,7 @@ class Checkpoint:
         Checkpoints of later steps are removed too: training has rolled back to an earlier step and can diverge from
         there. Other jobs' checkpoints are kept, unless this job resumed from one of them.
         """
-        there = [step for step in self._place.steps() if step in self._ours]
+        there = [step for step in self._place.steps() if step in self._own]
         kept = [step for step in there if step <= written][: self.keep]
         for step in there:
             if step not in kept:

@@ -120,13 +120,13 @@ class Trust:
         by_others = found.st_uid not in (os.geteuid(), 0) or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
         return self.key is not None and by_others
 
-    def check_owner(self, fd: int, name: str, made_here: Callable[[], os.stat_result]) -> None:
+    def check_owner(self, fd: int, name: str, probe: Callable[[], os.stat_result]) -> None:
         """Check that this user owns the file and that not every user can write to it.
 
         Args:
             fd: Descriptor of the file.
             name: Name of the file in the error message.
-            made_here: Function that creates a file with mode 0600 in the same directory, removes it and returns its
+            probe: Function that creates a file with mode 0600 in the same directory, removes it and returns its
                 status, for comparison. Can raise OSError.
 
         Raises:
@@ -135,16 +135,16 @@ class Trust:
         if self.any_owner or self.key is not None:
             return
         found = os.fstat(fd)
-        theirs = found.st_uid not in (os.geteuid(), 0)
-        if not theirs and not found.st_mode & stat.S_IWOTH:
+        foreign = found.st_uid not in (os.geteuid(), 0)
+        if not foreign and not found.st_mode & stat.S_IWOTH:
             return
         try:
-            own = made_here()
+            own = probe()
         except OSError:
             own = None
-        if own is not None and own.st_uid == found.st_uid and (own.st_mode & stat.S_IWOTH or theirs):
+        if own is not None and own.st_uid == found.st_uid and (own.st_mode & stat.S_IWOTH or foreign):
             return
-        who = f"belongs to user {found.st_uid}, not to {os.geteuid()}" if theirs else "can be written by every user"
+        who = f"belongs to user {found.st_uid}, not to {os.geteuid()}" if foreign else "can be written by every user"
         raise UntrustedCheckpointError(
             f"{name} {who}, and a checkpoint can run anything as it is read. If its writer is trusted, set "
             f"{_OWNERS}=any, or make the file this user's (chown, chmod o-w)"
@@ -233,7 +233,7 @@ def open_plain(path: Path) -> io.FileIO:
     return io.FileIO(fd)
 
 
-def made_in(directory: Path) -> os.stat_result:
+def probe_owner(directory: Path) -> os.stat_result:
     """Create and remove a temporary file with mode 0600 in the directory, and return the file's status.
 
     The status shows which owner and mode the file system gives to this user's files.
@@ -327,7 +327,7 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
     """
     path = directory / name_of(step)
     with open_plain(path) as file:
-        trust.check_owner(file.fileno(), str(path), lambda: made_in(directory))
+        trust.check_owner(file.fileno(), str(path), lambda: probe_owner(directory))
         if not trust.needs_copy(file.fileno()):
             return read_from(file, str(path), step, load, trust)
         with tempfile.TemporaryFile(prefix="horovod-checkpoint-", buffering=0) as copy:

@@ -53,7 +53,7 @@ class Arrays:
 
     def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
         for begin in range(0, len(places), batch_size):
-            yield _taken(self._source, places[begin : begin + batch_size])
+            yield _select(self._source, places[begin : begin + batch_size])
 
 
 class DatasetSamples:
@@ -136,11 +136,11 @@ def _lengths(source: Any) -> Iterator[int]:
         yield len(source)
 
 
-def _taken(source: Any, places: Sequence[int]) -> Any:
+def _select(source: Any, places: Sequence[int]) -> Any:
     if isinstance(source, Mapping):
-        return {name: _taken(one, places) for name, one in source.items()}
+        return {name: _select(one, places) for name, one in source.items()}
     if isinstance(source, (tuple, list)):
-        parts = [_taken(one, places) for one in source]
+        parts = [_select(one, places) for one in source]
         # Constructors of namedtuples take one argument per field. Those of lists and other tuples take an iterable.
         return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
     return np.asarray(source)[places]
@@ -205,15 +205,15 @@ class ElasticDataset(Walk):
             ValueError: If array lengths differ, if a ``tf.data.Dataset`` is infinite, if ``batch_size`` is below 1, or
                 if ``global_batch`` has fewer samples than there are ranks (checked now and after changes of the ranks).
         """
-        given = batch_size if global_batch is None else global_batch
-        if (batch_size is None) == (global_batch is None) or isinstance(given, bool) or not isinstance(given, int):
+        count = batch_size if global_batch is None else global_batch
+        if (batch_size is None) == (global_batch is None) or isinstance(count, bool) or not isinstance(count, int):
             raise ValueError(
                 f"one of batch_size and global_batch must be an integer, got {batch_size!r} and {global_batch!r}"
             )
-        if given < 1:
+        if count < 1:
             name = "batch_size" if global_batch is None else "global_batch"
-            raise ValueError(f"{name} must be an integer of at least 1, got {given}")
-        self.batch_size = given
+            raise ValueError(f"{name} must be an integer of at least 1, got {count}")
+        self.batch_size = count
         self._global_batch = global_batch
         self._samples = samples_of(source, shuffle, seed, prepare)
         rank, size = self._place_of
@@ -234,11 +234,11 @@ class ElasticDataset(Walk):
 
     def __len__(self) -> int:
         """Return the number of batches that remain in the epoch, which is the same on all ranks."""
-        return -(-(len(self.mine) - self._recorded) // self.batch_size)
+        return -(-(len(self.own) - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over this rank's remaining batches of the epoch."""
-        return self._samples.batches(self.mine[self._recorded :], self.batch_size, self.epoch)
+        return self._samples.batches(self.own[self._recorded :], self.batch_size, self.epoch)
 
     def record(self, samples: int | None = None) -> None:
         """Record that this rank has completed ``samples`` samples. Default: one batch.

@@ -19,7 +19,7 @@ from typing import Any
 from horovod.common import launchers
 from horovod.common.elastic.agreement import Outcome
 from horovod.common.elastic.state import Keeping, State
-from horovod.common.elastic.updates import notification_manager, together
+from horovod.common.elastic.updates import notification_manager, sync_state
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.training_loop.steps import marks
 
@@ -30,7 +30,7 @@ def run_fn(
     func: Callable[..., Any],
     reset: Callable[[], None],
     failures: Callable[[], int] = lambda: 0,
-    errors_as_ours: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda turn: turn,
+    convert_errors: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda turn: turn,
 ) -> Callable[..., Any]:
     """Wrap ``func`` in a loop that reruns it after each failure or membership change.
 
@@ -46,7 +46,7 @@ def run_fn(
         reset: Function that leaves the job and joins the next epoch.
         failures: Function that returns the number of operations that have failed because ranks were lost. If ``func``
             returns normally after such a failure, ``func`` has swallowed the error, and the loop raises RuntimeError.
-        errors_as_ours: Decorator that converts the framework's own error for a failed operation into
+        convert_errors: Decorator that converts the framework's own error for a failed operation into
             HorovodInternalError. The loop applies it to ``func``, to callbacks and to the state's ``sync``.
     """
 
@@ -54,13 +54,13 @@ def run_fn(
     def run(state: Any, *args: Any, **kwargs: Any) -> Any:
         notification_manager.init()
         notification_manager.register_listener(state)
-        together.begin()
+        sync_state.begin()
         changed = failed = False
         # Value of the state's progress counter when ``func`` was last called.
         entered: int | None = None
         in_vain = RepeatedFailures()
 
-        @errors_as_ours
+        @convert_errors
         def turn() -> Any:
             nonlocal entered, failed
             outcome = _settle(state)
@@ -72,14 +72,14 @@ def run_fn(
                 state.on_reset()
                 # Register the state. This also delivers host updates that have arrived since the membership change.
                 notification_manager.register_listener(state)
-            if together.needed:
+            if sync_state.needed:
                 if isinstance(state, State):
                     state.begin_step()
                 state.sync()
-                together.done()
+                sync_state.record_sync()
                 if isinstance(state, State):
                     state.on_resumed()
-            entered = _come_further(state)
+            entered = _progress_of(state)
             result = func(state, *args, **kwargs)
             if failures():
                 raise RuntimeError(_swallowed(func, failures()))
@@ -90,13 +90,13 @@ def run_fn(
                 try:
                     return turn()
                 except HorovodInternalError as error:
-                    together.in_sync, failed = False, True
-                    now = _come_further(state)
+                    sync_state.in_sync, failed = False, True
+                    now = _progress_of(state)
                     further = 0 if entered is None or now == entered else now - entered
-                    in_vain.failed(error, failures() > 0, further, together.members)
+                    in_vain.failed(error, failures() > 0, further, sync_state.members)
                     _go_back(state, error, entered is not None)
                 except HostsUpdatedInterrupt as interrupt:
-                    together.in_sync = together.in_sync and interrupt.skip_sync
+                    sync_state.in_sync = sync_state.in_sync and interrupt.skip_sync
                 in_vain.check(func)
                 _join_again(reset)
                 changed, entered = True, None
@@ -151,8 +151,8 @@ class RepeatedFailures:
         ).with_traceback(self._error.__traceback__)
 
 
-def _come_further(state: Any) -> int:
-    return getattr(state, "_come_further", 0)
+def _progress_of(state: Any) -> int:
+    return getattr(state, "_progress", 0)
 
 
 def _join_again(reset: Callable[[], None]) -> None:
@@ -180,7 +180,7 @@ def _name_of(func: Callable[..., Any]) -> str:
 
 
 def _settle(state: Any) -> Outcome | None:
-    return state.settle(together.needed) if isinstance(state, Keeping) else None
+    return state.settle(sync_state.needed) if isinstance(state, Keeping) else None
 
 
 def _go_back(state: Any, error: HorovodInternalError, entered: bool) -> None:

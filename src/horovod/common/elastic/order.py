@@ -7,7 +7,7 @@ number describes the prefix. Because all ranks take the same steps, each rank kn
 even after other ranks are lost.
 
     order   s0 s1 s2 s3 | s4 s5 s6 s7 | s8 s9            4 ranks, after one round rank 3 is lost:
-            `- done ---'  r0 r1 r2 r0   r1 r2  <- 3 ranks share what is left
+            `- completed ---'  r0 r1 r2 r0   r1 r2  <- 3 ranks share what is left
 
 All ranks must make the same number of steps. With ``filled``, the last round is therefore filled up with other samples
 from the same part of the order, which are then visited twice. If shares are (nearly) equal, the last samples are first
@@ -72,41 +72,41 @@ class Shares:
         return sum(self.of[:rank])
 
 
-def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[int]:
+def share_of_rank(remaining: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[int]:
     """Return the samples that one rank visits, in order.
 
     Args:
-        left: Remaining samples of the epoch, in order.
+        remaining: Remaining samples of the epoch, in order.
         rank: Rank whose samples to return.
         shares: Shares of all ranks.
         filled: True to repeat samples so that all ranks get samples in every round.
     """
     size, share, begin = shares.round, shares.of[rank], shares.begin(rank)
-    if not left or not share:
+    if not remaining or not share:
         return []
-    rounds = -(-len(left) // size)
-    if filled and len(left) % size and shares.alike:
-        whole = len(left) - len(left) % size
-        rest = left[whole:]
+    rounds = -(-len(remaining) // size)
+    if filled and len(remaining) % size and shares.alike:
+        whole = len(remaining) - len(remaining) % size
+        rest = remaining[whole:]
         # Divide the samples of the incomplete last round. If there is a remainder, the first ranks get one more
         # sample each, because no other rank has a larger share.
         each, more = divmod(len(rest), len(shares.of))
         first = rank * each + min(rank, more)
-        part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
-        return [*mine(left[:whole], rank, shares, filled), *part]
+        part = rest[first : first + each + (rank < more)] or [remaining[(whole + rank) % len(remaining)]]
+        return [*share_of_rank(remaining[:whole], rank, shares, filled), *part]
     if share == 1:
-        visits = list(left[begin::size])
+        visits = list(remaining[begin::size])
     else:
         places = (number * size + begin + index for number in range(rounds) for index in range(share))
-        visits = [left[place] for place in places if place < len(left)]
+        visits = [remaining[place] for place in places if place < len(remaining)]
     if filled:
         last = (rounds - 1) * size + begin
-        filling = (place % len(left) for place in range(last, last + share) if place >= len(left))
-        visits += [left[place] for place in filling]
+        filling = (place % len(remaining) for place in range(last, last + share) if place >= len(remaining))
+        visits += [remaining[place] for place in filling]
     return visits
 
 
-def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
+def completed(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
     """Return the job's total number of completed samples, given the number that one rank has visited.
 
     The ranks take samples in rounds. A round counts only if the rank has completed its own share of it.
@@ -173,10 +173,10 @@ class Walk(Resumes):
         self._place = rank, size
         self._order: Sequence[int] = range(0)
         self._order_of = -1
-        self._done = 0
+        self._completed = 0
         self._recorded = 0
         self._me, self._ranks = 0, 1
-        self.mine: list[int] = []
+        self.own: list[int] = []
         """Samples that this rank has still to visit, in order."""
         self._begin(0, 0)
 
@@ -191,13 +191,13 @@ class Walk(Resumes):
 
     def record(self, samples: int) -> None:
         """Record that this rank has completed ``samples`` samples. All ranks must call this at the same steps."""
-        self._recorded = min(self._recorded + samples, len(self.mine))
+        self._recorded = min(self._recorded + samples, len(self.own))
 
     @property
     def processed_num(self) -> int:
         """Number of samples that all ranks together have completed in this epoch."""
-        left, whole = self.length - self._done, self._recorded >= len(self.mine)
-        return self._done + done(self._recorded, self._me, self._parts(), left, whole)
+        left, whole = self.length - self._completed, self._recorded >= len(self.own)
+        return self._completed + completed(self._recorded, self._me, self._parts(), left, whole)
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "processed_num": self.processed_num, "seed": self.seed, "length": self.length}
@@ -224,9 +224,9 @@ class Walk(Resumes):
         self._share_out(min(processed, self.length))
 
     def _share_out(self, processed: int) -> None:
-        self._done, self._recorded = processed, 0
+        self._completed, self._recorded = processed, 0
         self._me, self._ranks = (ask() for ask in self._place)
-        self.mine = mine(self._order[processed:], self._me, self._parts(), self.filled)
+        self.own = share_of_rank(self._order[processed:], self._me, self._parts(), self.filled)
 
     def _parts(self) -> Shares:
         """Return each rank's number of samples per round, for the current number of ranks."""

@@ -52,20 +52,20 @@ class RandomNumbers(PerRank):
             torch.set_rng_state(torch.from_numpy(value["torch"]))
 
 
-def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
+def seats(current: Sequence[int | None], values: Mapping[int, Any]) -> list[int]:
     """Assign each rank a seat, which is a number that identifies a set of per-rank values.
 
     A new rank takes the lowest seat left by a lost rank, or a new seat if there is none.
 
     Args:
-        held: Current seat of each rank, or None for a new rank.
-        known: Per-rank values by seat, including those of lost ranks.
+        current: Current seat of each rank, or None for a new rank.
+        values: Per-rank values by seat, including those of lost ranks.
     """
-    taken = {seat for seat in held if seat is not None}
-    free = iter(sorted(set(known) - taken))
-    following = iter(range(max([-1, *taken, *known]) + 1, sys.maxsize))
+    taken = {seat for seat in current if seat is not None}
+    free = iter(sorted(set(values) - taken))
+    following = iter(range(max([-1, *taken, *values]) + 1, sys.maxsize))
     given = []
-    for seat in held:
+    for seat in current:
         if seat is None:
             seat = next(free, None)
         given.append(next(following) if seat is None else seat)
@@ -82,20 +82,20 @@ class Accumulator(Protocol):
         """Drop the accumulated gradients, so that the next backward pass starts from zero."""
 
 
-_known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
+_accumulators: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
 
 
 def register_accumulator(one: Accumulator) -> None:
     """Make ``accumulation_pending`` and ``drop_accumulated`` include an accumulator while it exists."""
-    _known.add(one)
+    _accumulators.add(one)
 
 
 def accumulation_pending() -> bool:
     """Return True if any accumulator has gradients that no optimizer step has used yet."""
-    return any(one.pending() for one in list(_known))
+    return any(one.pending() for one in list(_accumulators))
 
 
 def drop_accumulated() -> None:
     """Drop all accumulators' accumulated gradients."""
-    for one in list(_known):
+    for one in list(_accumulators):
         one.drop()

@@ -27,7 +27,7 @@ Gather = Callable[..., list[Any]]
 """``allgather_object(obj, name=...)`` of a frontend."""
 
 # Maximum number of checks that defer a host update. A program that checks only within steps must not defer it forever.
-_HELD_BACK = 1000
+_MAX_DEFERRED = 1000
 
 
 class State(ABC):
@@ -35,7 +35,7 @@ class State(ABC):
 
     _frontend: Frontend | None = None
     """Frontend whose operations check for host updates in each step, or None to use ``bcast_object``."""
-    _come_further = 0  # progress counter; each commit and each check for host updates increments it
+    _progress = 0  # progress counter; each commit and each check for host updates increments it
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
         """Create a state from the frontend's ``bcast_object`` and ``get_rank`` functions."""
@@ -47,7 +47,7 @@ class State(ABC):
         self._load: Callable[[], None] | None = None
         self._other_size: Callable[[], bool] | None = None
         self._adapts = False  # True if the loaded checkpoint was written by a job of a different size
-        self._held_back = 0
+        self._deferred = 0
 
     def resume_with(self, load: Callable[[], None]) -> None:
         """Set a function that loads a checkpoint if this rank must provide the job's initial state.
@@ -127,8 +127,8 @@ class State(ABC):
         """
         before, update = self._last_updated_timestamp, HostUpdateResult.no_update
         last = before
-        held_back = self._host_messages.qsize() > 0 and self._in_a_step() and self._held_back < _HELD_BACK
-        self._held_back = self._held_back + 1 if held_back else 0
+        held_back = self._host_messages.qsize() > 0 and self._in_a_step() and self._deferred < _MAX_DEFERRED
+        self._deferred = self._deferred + 1 if held_back else 0
         while not held_back and not self._host_messages.empty():
             timestamp, news = self._host_messages.get()
             if timestamp > last:
@@ -141,7 +141,7 @@ class State(ABC):
             error.handed_over = True  # type: ignore[attr-defined]
             raise
         self._last_updated_timestamp = last
-        self._come_further += 1
+        self._progress += 1
         if last > before:
             raise HostsUpdatedInterrupt(kind == HostUpdateResult.removed)
 
@@ -187,7 +187,7 @@ class State(ABC):
         return None
 
 
-def fit_together(descriptions: Sequence[Description], rank: int) -> None:
+def check_states_match(descriptions: Sequence[Description], rank: int) -> None:
     """Check that the states of all ranks match.
 
     Args:
@@ -203,7 +203,7 @@ def fit_together(descriptions: Sequence[Description], rank: int) -> None:
     misfit = find_mismatch(descriptions, rank)
     if misfit is None:
         return
-    if misfit.mine:
+    if misfit.is_local:
         raise ValueError(misfit.why)
     raise HostsUpdatedInterrupt
 
@@ -247,7 +247,7 @@ class Keeping(State):
         """Copy the state of rank ``root`` to all ranks."""
 
     @abstractmethod
-    def taken(self, root: Standing) -> None:
+    def adopted(self, root: Standing) -> None:
         """Record that all ranks have adopted the same state. ``root`` is the progress of the rank that provided it."""
 
     def settle(self, needed: bool = True) -> Outcome | None:
@@ -290,7 +290,7 @@ class Keeping(State):
         self.take(number)
         self._between = False
         self._whole = True
-        self.taken(root)
+        self.adopted(root)
         self.save()
 
 
@@ -342,7 +342,7 @@ class ObjectState(State):
     def commit(self) -> None:
         """Save the state, exchange per-rank values and check for host updates. All ranks must call this together."""
         self.save()
-        self._tell_own()
+        self._report_own()
         self.check_host_updates()
 
     def restore(self) -> None:
@@ -378,7 +378,7 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the state of the first rank that is not new, or of rank 0 when the job begins.
 
-        The result counts as a commit. Raises an error if the ranks' states do not match (``fit_together``).
+        The result counts as a commit. Raises an error if the ranks' states do not match (``check_states_match``).
         """
         self._sync_attributes(self._compare())
 
@@ -387,14 +387,14 @@ class ObjectState(State):
         saved = {name: _copy(name, value) for name, value in self._attributes().items()}
         self._saved_own = {name: _copy(name, one.get()) for name, one in self._own().items()}
         self._saved_state = saved
-        self._come_further += 1
+        self._progress += 1
         if marks.kept is not None:
             marks.kept()
 
     def _own(self) -> dict[str, PerRank]:
         return {name: one for name in self._names if isinstance(one := getattr(self, name), PerRank)}
 
-    def _tell_own(self) -> None:
+    def _report_own(self) -> None:
         """Share each rank's committed per-rank values with all ranks."""
         if not self._saved_own or self._gather is None or self._seat is None:
             return
@@ -441,7 +441,7 @@ class ObjectState(State):
         if self._gather is None:
             return 0
         descriptions = self._gather(([*self._names, *self._described()], self._new), name="elastic.state.names")
-        fit_together(descriptions, self._rank())
+        check_states_match(descriptions, self._rank())
         new = [new for _, new in descriptions]
         self._begin(new, holder(new))
         return holder(new)

@@ -91,7 +91,7 @@ notification_manager = WorkerNotificationManager()
 
 
 @dataclass
-class Together:
+class SyncState:
     """Tracks whether the ranks' states must be synchronized.
 
     All ranks must reach the same decision. A rank that is in sync must still take part if another rank is not, because
@@ -99,7 +99,7 @@ class Together:
 
     Attributes:
         in_sync: True if this process's state includes all changes since the last synchronization.
-        others_in_sync: True if the launcher has reported that the states of all members of the epoch are in sync. Also
+        peers_in_sync: True if the launcher has reported that the states of all members of the epoch are in sync. Also
             True without an elastic launcher.
         holds: True if this process's state has been synchronized at least once and so contains the progress of
             training. None until an elastic program begins.
@@ -107,23 +107,23 @@ class Together:
     """
 
     in_sync: bool = False
-    others_in_sync: bool = True
+    peers_in_sync: bool = True
     holds: bool | None = None
     members: tuple[int, ...] = ()
 
     @property
     def needed(self) -> bool:
         """True if the states of all ranks must be synchronized."""
-        return not (self.in_sync and self.others_in_sync)
+        return not (self.in_sync and self.peers_in_sync)
 
     def begin(self) -> None:
         """Record that an elastic program has started and its state is not yet in sync."""
         self.in_sync, self.holds = False, bool(self.holds)
 
-    def done(self) -> None:
+    def record_sync(self) -> None:
         """Record that the states have been synchronized."""
-        self.in_sync = self.others_in_sync = self.holds = True
+        self.in_sync = self.peers_in_sync = self.holds = True
 
 
-together = Together()
+sync_state = SyncState()
 """The only instance in this process. Only the main thread uses it."""

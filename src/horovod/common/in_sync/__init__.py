@@ -230,15 +230,15 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, fronte
         OutOfSyncError: If values differ or if ``leaves`` raises on another rank; raised on all ranks. A rank on which
             ``leaves`` raises gets that error instead. Also raises errors from ``allgather_object``.
     """
-    mine: dict[str, Leaf] = {}
+    own: dict[str, Leaf] = {}
     failure: Exception | None = None
     try:
-        mine = leaves()
-        answer = (digest_of(mine), "")
+        own = leaves()
+        reply = (digest_of(own), "")
     except Exception as error:  # send the error to the other ranks, which are waiting for this rank
         failure = error
-        answer = ("", f"{type(error).__name__}: {error}"[:1000])
-    answers = allgather_object(answer, "check_in_sync", process_set, frontend)
+        reply = ("", f"{type(error).__name__}: {error}"[:1000])
+    answers = allgather_object(reply, "check_in_sync", process_set, frontend)
     if failure is not None:
         raise failure
     ranks = process_set.ranks or ()
@@ -246,9 +246,9 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, fronte
         if reason:
             raise OutOfSyncError(f"check_in_sync: rank {rank} could not tell what it holds: {reason}")
     if len(set(answers)) == 1:
-        return answer[0]
+        return reply[0]
     details = allgather_object(
-        {path: (leaf.digest, leaf.shown, leaf.exact) for path, leaf in mine.items()},
+        {path: (leaf.digest, leaf.shown, leaf.exact) for path, leaf in own.items()},
         "check_in_sync.details",
         process_set,
         frontend,

@@ -23,7 +23,7 @@ from horovod.common.store.sockets import HANDSHAKE_SECONDS, AcceptControl, Threa
 
 _RANK = struct.Struct("!I")
 _KEY = 32
-_ANSWER = struct.Struct(f"!H{_KEY}s")  # format of the answer: the port of the store, and the job key
+_REPLY = struct.Struct(f"!H{_KEY}s")  # format of the answer: the port of the store, and the job key
 _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # maximum size of a message in bytes
 
@@ -32,13 +32,13 @@ class CurveKeyServer(ThreadedServer):
     """Server thread in rank 0 that sends the job's key to ranks with public keys in the launcher's key-value store."""
 
     def __init__(
-        self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
+        self, listeners: Sequence[socket.socket], key_of: Callable[[int], bytes | None], key: bytes, port: int
     ) -> None:
         """Start the server that sends the job's key to ranks.
 
         Args:
             listeners: Listening sockets, of which this object takes ownership.
-            known: Function that returns a rank's public key (32 bytes), or None.
+            key_of: Function that returns a rank's public key (32 bytes), or None.
             key: The job's key.
             port: Port of the job's store.
         """
@@ -46,8 +46,8 @@ class CurveKeyServer(ThreadedServer):
         public, secret = zmq.curve_keypair()
         self.public: bytes = zmq.utils.z85.decode(public)
         """Public key to publish in the launcher's key-value store (the board)."""
-        self._known = known
-        self._answer = Secret(_ANSWER.pack(port, key))
+        self._key_of = key_of
+        self._reply = Secret(_REPLY.pack(port, key))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._authentication = self._context.socket(zmq.REP)
         self._authentication.bind("inproc://zeromq.zap.01")
@@ -62,13 +62,13 @@ class CurveKeyServer(ThreadedServer):
 
     def _serve(self) -> None:
         try:
-            self._answer_all()
+            self._reply_to_all()
         finally:
             self._accepts.close()
             # Close the sockets in this thread, which owns them. First wait up to 1 s for pending answers.
             self._context.destroy(linger=1000)
 
-    def _answer_all(self) -> None:
+    def _reply_to_all(self) -> None:
         poller = zmq.Poller()
         for source in (self._authentication, self._socket, self._accepts.monitor, self._stop):
             poller.register(source, zmq.POLLIN)
@@ -96,8 +96,8 @@ class CurveKeyServer(ThreadedServer):
 
     def _hand_out(self, frames: Sequence[zmq.Frame]) -> None:
         (rank,) = _RANK.unpack(frames[-1].bytes)
-        if zmq.utils.z85.decode(str(frames[-1].get("User-Id"))) == self._known(rank):
-            self._socket.send_multipart([frames[0].bytes, self._answer])
+        if zmq.utils.z85.decode(str(frames[-1].get("User-Id"))) == self._key_of(rank):
+            self._socket.send_multipart([frames[0].bytes, self._reply])
 
 
 def receive(
@@ -117,21 +117,21 @@ def receive(
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     poller = zmq.Poller()
-    asked: dict[zmq.Socket[bytes], Candidate] = {}
+    requests: dict[zmq.Socket[bytes], Candidate] = {}
     try:
         for host, port in candidates:
             name = secrets.token_bytes(8).replace(b"\0", b"_")
             sock = dial(context, host, port, pair, zmq.utils.z85.encode(server), _LONGEST, name)
             sock.send(_RANK.pack(rank))
-            asked[sock] = host, port
+            requests[sock] = host, port
             poller.register(sock, zmq.POLLIN)
         while True:
             left = deadline - time.monotonic()
             for sock, _ in poller.poll(int(max(0.0, left) * 1000)):
                 data = Secret(sock.recv())
-                if len(data) == _ANSWER.size:
-                    store = _ANSWER.unpack(data)[0]
-                    return asked[sock][0], store, Secret(data[-_KEY:])
+                if len(data) == _REPLY.size:
+                    store = _REPLY.unpack(data)[0]
+                    return requests[sock][0], store, Secret(data[-_KEY:])
             if left <= 0:
                 return None
     finally:

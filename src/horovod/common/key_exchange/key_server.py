@@ -17,23 +17,23 @@ from horovod.common.store.sockets import ThreadedServer
 _TRIES = 16
 _LIMIT = 8192
 _VISIT_SECONDS = 5.0
-_MOST = 64  # maximum number of open connections
+_MAX_CONNECTIONS = 64  # maximum number of open connections
 _PAUSE = 0.05
 
 
 class Visit(Protocol):
     """Protocol of one connection. It does no I/O itself.
 
-    The caller first sends ``outgoing``, and then receives ``wanted`` bytes. The connection is finished when
-    ``outgoing`` is empty and ``wanted`` is 0.
+    The caller first sends ``outgoing``, and then receives ``bytes_wanted`` bytes. The connection is finished when
+    ``outgoing`` is empty and ``bytes_wanted`` is 0.
     """
 
     outgoing: bytes
 
     @property
-    def wanted(self) -> int: ...
+    def bytes_wanted(self) -> int: ...
     def receive(self, sock: socket.socket) -> None:
-        """Process up to ``wanted`` received bytes. Raises AuthError or OSError if the connection must be closed."""
+        """Process up to ``bytes_wanted`` bytes. Raises AuthError or OSError if the connection must be closed."""
 
     def close(self) -> None: ...
 
@@ -41,7 +41,7 @@ class Visit(Protocol):
 class FixedReply:
     """Protocol that sends the same data to every peer."""
 
-    wanted = 0
+    bytes_wanted = 0
 
     def __init__(self, data: bytes) -> None:
         self.outgoing = data
@@ -101,7 +101,7 @@ class KeyServer(ThreadedServer):
         if visit is None:
             sock.close()
             return
-        if len(self._visits) >= _MOST:
+        if len(self._visits) >= _MAX_CONNECTIONS:
             self._end(next(iter(self._visits)))
         sock.setblocking(False)
         self._visits[sock] = visit, time.monotonic() + _VISIT_SECONDS
@@ -119,7 +119,7 @@ class KeyServer(ThreadedServer):
         except (AuthError, OSError):
             self._end(sock)
             return
-        if visit.outgoing or visit.wanted:
+        if visit.outgoing or visit.bytes_wanted:
             self._selector.modify(sock, _events(visit))
         else:
             self._end(sock)

@@ -19,7 +19,7 @@ from horovod.common.network.interfaces import parse_ports
 from horovod.common.store.sockets import descriptors_for
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -46,7 +46,7 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
     group = Group(
         env.place,
         tuple(members),
-        env.given_key(),
+        env.user_key(),
         settings.text("HOROVOD_GLOO_IFACE"),
         parse_ports(settings.text("HOROVOD_PORT_RANGE")),
     )
@@ -56,9 +56,9 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
     except (MeetingError, OSError) as error:
         who = f"init: rank {env.rank} (host {env.hostname}), started by {env.place.launcher},"
         if env.rank == group.leader:
-            raise ValueError(f"{who} cannot start the job's store: {_words(error)}") from None
+            raise ValueError(f"{who} cannot start the job's store: {_reason(error)}") from None
         raise ValueError(
-            f"{who} waited {seconds:g} s for rank {group.leader} (of {env.size}) to call hvd.init(): {_words(error)}; "
+            f"{who} waited {seconds:g} s for rank {group.leader} (of {env.size}) to call hvd.init(): {_reason(error)}; "
             "see the output of that rank, and HOROVOD_START_TIMEOUT if it only needs longer"
         ) from None
 
@@ -113,12 +113,12 @@ def choose(group: Group) -> methods.MeetingMethod:
             return board
     except (pmi.PmiError, pmi.PmixError) as error:
         trouble = f" ({error})"
-    if group.given_key is not None and place.leads and place.port:
+    if group.user_key is not None and place.leads and place.port:
         return methods.AtPort()
     if place.launcher == "srun" and methods.available():
         return methods.ByMunge()
     alone = f". {place.alone}" if place.alone else ""
-    raise ValueError(_advice(place, group.given_key is not None) + trouble + alone)
+    raise ValueError(_advice(place, group.user_key is not None) + trouble + alone)
 
 
 def open_board() -> methods.OnBoard | None:

@@ -148,7 +148,7 @@ class Group:
     place: Place
     members: tuple[int, ...]
     """World ranks of the group. Empty means all world ranks."""
-    given_key: bytes | None = field(repr=False)
+    user_key: bytes | None = field(repr=False)
     interface: str = ""
     """Value of HOROVOD_GLOO_IFACE."""
     ports: range = range(1)
@@ -172,7 +172,7 @@ class Group:
 
     def job_key(self, fresh: bytes) -> bytes:
         """Derive the group's job key from the user-supplied key. If there is none, return ``fresh``."""
-        return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")
+        return fresh if self.user_key is None else derive_key(self.user_key, f"group {self.label}")
 
 
 Board = pmi.PmiBoard | pmi.PmixBoard
@@ -212,7 +212,7 @@ class OneHost(MeetingMethod):
         server = StoreServer(key)
         try:
             port = server.address[1]
-            if group.given_key is None:
+            if group.user_key is None:
                 exchange = unix_key_server.serve_local(group.label, Secret(_LOCAL.pack(key, port)))
             else:
                 exchange = unix_key_server.serve_local(group.label, _PORT.pack(port), key)
@@ -223,7 +223,7 @@ class OneHost(MeetingMethod):
 
     def follow(self, group: Group, seconds: float) -> Meeting:
         """Wait for rank 0's key server, and get the store's port and key from it."""
-        key = None if group.given_key is None else group.job_key(b"")
+        key = None if group.user_key is None else group.job_key(b"")
         try:
             data = unix_key_server.receive_local(group.label, seconds, key)
         except (AuthError, OSError) as error:
@@ -258,7 +258,7 @@ class OnBoard(MeetingMethod):
         exchange = None
         try:
             card = _Card(server.address[1], zmq.utils.z85.decode(curve_pair(key, "server")[0]), addresses)
-            if group.given_key is None:
+            if group.user_key is None:
                 listeners = key_server.listen(addresses, group.ports)
                 port = listeners[0].getsockname()[1]
                 exchange = CurveKeyServer(listeners, lambda rank: self._key_of(group, rank), key, server.address[1])
@@ -284,7 +284,7 @@ class OnBoard(MeetingMethod):
         deadline = time.monotonic() + seconds
         rank = group.place.rank
         try:
-            pair = self._introduce(group, rank) if group.given_key is None else None
+            pair = self._introduce(group, rank) if group.user_key is None else None
             card = self._wait(group, deadline)
         except (pmi.PmiError, pmi.PmixError) as error:
             raise MeetingError(str(error)) from None

@@ -69,7 +69,7 @@ def _states() -> Iterator[tuple[bool, bool]]:
         yield bool(started.value), bool(ended.value)
 
 
-_ANSWER_SECONDS = 10.0
+_REPLY_SECONDS = 10.0
 _LONGEST = 4096
 MAX_VALUE = 700
 """Maximum bytes of a value: 1024 characters after base64, with a margin for managers that allow less than they say."""
@@ -135,14 +135,14 @@ class PmiBoard:
         return dict(word.partition("=")[::2] for word in line.split())
 
     def _read_line(self) -> str:
-        deadline = time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + _REPLY_SECONDS
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         line = b""
         while not line.endswith(b"\n"):
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
-                raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
+                raise PmiError(f"no answer from the process manager within {_REPLY_SECONDS:g} s")
             # Reading past the end of the line is safe, because the process manager sends nothing after its answer.
             data = os.read(self._fd, _LONGEST)
             if not data or len(line) > _LONGEST:
@@ -151,9 +151,9 @@ class PmiBoard:
         return line.decode(errors="replace")
 
 
-def _is_ok(answer: Mapping[str, str]) -> bool:
+def _is_ok(reply: Mapping[str, str]) -> bool:
     """Return True if the answer indicates success: rc=0 from Hydra, info=ok from Slurm."""
-    return answer.get("rc", "0") == "0" and answer.get("info", "ok") == "ok"
+    return reply.get("rc", "0") == "0" and reply.get("info", "ok") == "ok"
 
 
 _open: list[PmiBoard] = []

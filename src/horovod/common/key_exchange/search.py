@@ -46,16 +46,16 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     poller = zmq.Poller()
-    asked: dict[Candidate, zmq.Socket[bytes]] = {}
+    sockets: dict[Candidate, zmq.Socket[bytes]] = {}
     try:
         while True:
             for candidate in candidates():
-                if candidate not in asked and len(asked) < _AT_ONCE:
-                    asked[candidate] = _connect(context, candidate, key)
-                    poller.register(asked[candidate], zmq.POLLIN)
+                if candidate not in sockets and len(sockets) < _AT_ONCE:
+                    sockets[candidate] = _connect(context, candidate, key)
+                    poller.register(sockets[candidate], zmq.POLLIN)
             left = deadline - time.monotonic()
             ready = dict(poller.poll(int(max(0, min(_STEP, left)) * 1000)))
-            for candidate, sock in asked.items():
+            for candidate, sock in sockets.items():
                 if sock in ready:
                     return candidate
             if left <= 0:
@@ -123,7 +123,7 @@ class Names:
         self._ports = ports
         self._resolve = resolve
         self._deadline = deadline
-        self._found: dict[str, list[str]] = {}
+        self._cache: dict[str, list[str]] = {}
         self._again: dict[str, float] = {}  # time of the next lookup of each name that is still unknown
         self._running: set[str] = set()
         self._changed = threading.Condition()
@@ -142,10 +142,10 @@ class Names:
                 for name in wanted:
                     self._start(name, now)
                 self._changed.wait_for(lambda: not self._running, max(0.0, min(_STEP, self._deadline - now)))
-            return [(address, port) for name in wanted for address in self._found.get(name, ()) for port in self._ports]
+            return [(address, port) for name in wanted for address in self._cache.get(name, ()) for port in self._ports]
 
     def _start(self, name: str, now: float) -> None:
-        missing = name not in self._found and name not in self._running and now >= self._again.get(name, 0.0)
+        missing = name not in self._cache and name not in self._running and now >= self._again.get(name, 0.0)
         if missing and len(self._running) < _LOOK_UPS:
             self._running.add(name)
             threading.Thread(target=self._look_up, args=(name,), name="horovod-names", daemon=True).start()
@@ -158,7 +158,7 @@ class Names:
             with self._changed:
                 self._running.discard(name)
                 if found:
-                    self._found[name] = found
+                    self._cache[name] = found
                 self._again[name] = time.monotonic() + _UNKNOWN
                 self._changed.notify_all()
 

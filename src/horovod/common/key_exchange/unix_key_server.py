@@ -85,20 +85,20 @@ def ambiguous(uid: int, overflow: int, users: str) -> bool:
     return uid == overflow and users != _INITIAL_USERS
 
 
-def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespaces) -> str:
+def differs(sender: Sender, peer: Namespaces | None, uid: int, own: Namespaces) -> str:
     """Return why ``sender`` is not a process of user ``uid`` on this system, or "" if it is.
 
     Args:
         sender: Sender as reported by the kernel.
-        theirs: Namespaces of the sender, or None if the process is not visible.
+        peer: Namespaces of the sender, or None if the process is not visible.
         uid: Expected user.
-        ours: Namespaces of this process.
+        own: Namespaces of this process.
     """
     if sender.uid != uid:
         return f"a process of user {sender.uid}, not {uid}"
-    if sender.pid == 0 or theirs is None or theirs.pids != ours.pids:
+    if sender.pid == 0 or peer is None or peer.pids != own.pids:
         return "a process in another pid namespace, perhaps of another container"
-    if theirs.users != ours.users:
+    if peer.users != own.users:
         return "a process in another user namespace, perhaps of another container"
     return ""
 
@@ -156,7 +156,7 @@ class Peer:
             self._folder = -1
 
 
-def tell_senders(sock: socket.socket) -> None:
+def enable_credentials(sock: socket.socket) -> None:
     """Ask the kernel to attach the sender's credentials to messages. Call before the socket connects or listens."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
@@ -179,7 +179,7 @@ def nonce() -> bytes:
 # The handshake requires a purpose and ranks. They are fixed here, because any process with the key is accepted.
 _PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)
 # Initial and maximum timeout in seconds for a peer that does not answer.
-_PATIENCE, _MOST_PATIENCE = 0.5, 5.0
+_PATIENCE, _MAX_PATIENCE = 0.5, 5.0
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 # Flag of listening sockets in /proc/net/unix.
@@ -206,7 +206,7 @@ def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer
         _check_self()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        tell_senders(sock)
+        enable_credentials(sock)
         sock.bind(f"\0{_start_of_name(job, key)}{secrets.token_hex(16)}")
         sock.listen(128)
     except OSError:
@@ -229,20 +229,20 @@ class _Follower:
         self._peer = peer
         self._payload = payload
         self._nonce = nonce()
-        self._asked = False
+        self._requested = False
         self._incoming = b""
 
     @property
-    def wanted(self) -> int:
+    def bytes_wanted(self) -> int:
         return NONCE - len(self._incoming) if self._payload else 0
 
     def receive(self, sock: socket.socket) -> None:
-        self._incoming += _receive_from(sock, self.wanted, self._peer)
-        if self.wanted:
+        self._incoming += _receive_from(sock, self.bytes_wanted, self._peer)
+        if self.bytes_wanted:
             return
         message, self._incoming = self._incoming, b""
-        if not self._asked:
-            self._asked = True
+        if not self._requested:
+            self._requested = True
             self.outgoing = self._nonce + message
         elif hmac.compare_digest(message, self._nonce):
             self.outgoing, self._payload = self._payload, b""
@@ -262,16 +262,16 @@ class _FollowerWithKey:
         self._side = auth.Acceptor(key, _PLACE.epoch, _PLACE.target)
 
     @property
-    def wanted(self) -> int:
-        return self._side.wanted
+    def bytes_wanted(self) -> int:
+        return self._side.bytes_wanted
 
     def receive(self, sock: socket.socket) -> None:
-        data = sock.recv(self.wanted)
+        data = sock.recv(self.bytes_wanted)
         if not data:
             raise AuthError("it has hung up")
         self._side.feed(data)
         self.outgoing, self._side.outgoing = self._side.outgoing, b""
-        if self._side.done:
+        if self._side.complete:
             self.outgoing += self._payload
 
     def close(self) -> None:
@@ -305,7 +305,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
         if time.monotonic() >= deadline:
             raise AuthError(f"its socket on this host did not appear{trouble}")
         time.sleep(pause)
-        pause, patience = min(2 * pause, _LONGEST_PAUSE), min(2 * patience, _MOST_PATIENCE)
+        pause, patience = min(2 * pause, _LONGEST_PAUSE), min(2 * patience, _MAX_PATIENCE)
 
 
 def _check_self() -> None:
@@ -320,7 +320,7 @@ def _visit(name: str, seconds: float, key: bytes | None) -> bytes:
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as at_end:
         sock = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        tell_senders(sock)
+        enable_credentials(sock)
         sock.settimeout(seconds)
         sock.connect("\0" + name)
         if key is not None:

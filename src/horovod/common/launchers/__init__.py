@@ -89,7 +89,7 @@ class Place:
     """First of a range of ports that this job can use on rank 0's host, or 0 if unknown."""
     mpi: bool = False
     """True if the launcher is part of MPI."""
-    tells: str = ""
+    variable: str = ""
     """Name of the launcher's variable that contains the rank. Without it, the process has no rank in a job."""
 
     def __post_init__(self) -> None:
@@ -107,11 +107,11 @@ class Place:
     @property
     def alone(self) -> str:
         """Advice on how to run the process on its own, without a job, or "" if there is none."""
-        if not self.tells:
+        if not self.variable:
             return ""
         return (
-            f"{self.tells} makes this process one of {self.size} ({self.launcher}); where it is to run alone, unset "
-            f"{self.tells}"
+            f"{self.variable} makes this process one of {self.size} ({self.launcher}); where it is to run alone, unset "
+            f"{self.variable}"
         )
 
     @property
@@ -149,7 +149,7 @@ def both(env: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None
     return (numbers[0], numbers[1]) if numbers[0] is not None and numbers[1] is not None else None
 
 
-_OURS = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
+_OWN_VARIABLES = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
 
 
 def find(env: Mapping[str, str]) -> Place | None:
@@ -163,7 +163,7 @@ def find(env: Mapping[str, str]) -> Place | None:
     Raises:
         ValueError: If a variable is invalid. The message names the variable.
     """
-    if any(env.get(name) for name in _OURS):
+    if any(env.get(name) for name in _OWN_VARIABLES):
         return None
     if is_torchrun(env):
         return find_torchrun(env)
@@ -196,7 +196,7 @@ def find_jsrun(env: Mapping[str, str]) -> Place | None:
         leads=tuple(compute_hosts(env)),
         port=_FIRST_PORT + int(digits or 0) * 8 % _PORTS,
         mpi=True,
-        tells="JSM_NAMESPACE_RANK",
+        variable="JSM_NAMESPACE_RANK",
     )
 
 
@@ -240,7 +240,7 @@ def find_mpich(env: Mapping[str, str]) -> Place | None:
         local_rank=first_integer(env, "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID"),
         local_size=first_integer(env, "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
         mpi=True,
-        tells="PMI_RANK",
+        variable="PMI_RANK",
     )
 
 
@@ -257,7 +257,7 @@ def find_openmpi(env: Mapping[str, str]) -> Place | None:
         local_size=integer(env, "OMPI_COMM_WORLD_LOCAL_SIZE"),
         job=env.get("PMIX_NAMESPACE", ""),
         mpi=True,
-        tells="OMPI_COMM_WORLD_RANK",
+        variable="OMPI_COMM_WORLD_RANK",
     )
 
 
@@ -293,7 +293,7 @@ def find_srun(env: Mapping[str, str]) -> Place | None:
         leads=tuple(nodes),
         port=_port(env.get("SLURM_JOB_ID", ""), step),
         mpi=any(env.get(name) for name in _PMI),
-        tells="SLURM_PROCID",
+        variable="SLURM_PROCID",
     )
 
 
@@ -339,7 +339,7 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
         job=f"{host}:{port}/{run}/{again}",
         leads=(host,),
         port=port,
-        tells="RANK",
+        variable="RANK",
     )
 
 

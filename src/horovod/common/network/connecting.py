@@ -48,7 +48,7 @@ class Dialer(Generic[T]):
 
     def __init__(self, targets: Sequence[T], now: float) -> None:
         self._tries = [_Try(target, now + index * HEAD_START) for index, target in enumerate(targets)]
-        self._begun = now
+        self._started_at = now
         # Last time at which a peer accepted a connection but sent no answer.
         self._contact = float("-inf")
 
@@ -91,7 +91,7 @@ class Dialer(Generic[T]):
     def hopeless(self, now: float, patience: float) -> bool:
         """Return True if no address has answered for ``patience`` seconds."""
         waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
-        return now - self._begun >= patience and not waiting
+        return now - self._started_at >= patience and not waiting
 
     def outcomes(self) -> list[tuple[T, str]]:
         """Return (target, last outcome) for each target that was tried, in order."""
@@ -113,11 +113,11 @@ def _pending(each: _Try[T]) -> str:
 class Listeners:
     """Listening sockets on the given addresses. Always close them after use."""
 
-    def __init__(self, wanted: Sequence[Endpoint], backlog: int, ports: range = range(1)) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], backlog: int, ports: range = range(1)) -> None:
         """Open the sockets, and skip addresses that cannot be used.
 
         Args:
-            wanted: Addresses to listen on.
+            endpoints: Addresses to listen on.
             backlog: Maximum length of the queue of pending connections.
             ports: Allowed ports. Each address gets the first free one. ``range(1)`` means any port.
 
@@ -128,13 +128,13 @@ class Listeners:
         self.unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.tcp: list[socket.socket] = []
         self.endpoints: list[Endpoint] = []
-        """Addresses of the TCP sockets, in the order of ``wanted``."""
+        """Addresses of the TCP sockets, in the order of ``endpoints``."""
         troubles = []
         try:
             self.unix.bind("\0horovod-" + self.unix_name)
             self.unix.listen(backlog)
             self.unix.setblocking(False)
-            for each in wanted:
+            for each in endpoints:
                 try:
                     self.tcp.append(_listen(each.address, backlog, ports))
                 except OSError as error:
@@ -144,7 +144,7 @@ class Listeners:
         except BaseException:
             self.close()
             raise
-        if wanted and not self.tcp:
+        if endpoints and not self.tcp:
             self.close()
             raise ValueError(f"cannot listen on {'; '.join(troubles)}")
 
@@ -214,22 +214,22 @@ _MIN_RTT = struct.Struct("=I")
 _MIN_RTT_AT = 148  # offset of tcpi_min_rtt in struct tcp_info, linux/tcp.h
 
 
-def congestion_choices(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
+def congestion_choices(requested: str, system: str, round_trip_us: int) -> tuple[str, ...]:
     """Return the congestion control algorithms to request, in order of preference, or () to keep the current one.
 
     Args:
-        wanted: Value of HOROVOD_TCP_CONGESTION.
+        requested: Value of HOROVOD_TCP_CONGESTION.
         system: Current algorithm of the connection.
         round_trip_us: Round-trip time in microseconds.
     """
-    if wanted == "system":
+    if requested == "system":
         return ()
-    if wanted != "auto":
-        return (wanted,)
+    if requested != "auto":
+        return (requested,)
     return _PLAIN if system == "bbr" and round_trip_us < _NEAR_US else ()
 
 
-def set_congestion(sock: socket.socket, wanted: str) -> None:
+def set_congestion(sock: socket.socket, requested: str) -> None:
     """Set the congestion control algorithm of a connected TCP socket.
 
     Raises:
@@ -239,15 +239,15 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
     level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     system = sock.getsockopt(level, option, 16).partition(b"\0")[0].decode()
     error = ""
-    for name in congestion_choices(wanted, system, _round_trip_us(sock)):
+    for name in congestion_choices(requested, system, _round_trip_us(sock)):
         try:
             sock.setsockopt(level, option, name.encode())
             return
         except OSError as reason:
             error = reason.strerror or str(reason)
-    if error and wanted != "auto":
+    if error and requested != "auto":
         raise ValueError(
-            f"HOROVOD_TCP_CONGESTION must be auto, system, or one of {_allowed()}, got {wanted!r}, which the system "
+            f"HOROVOD_TCP_CONGESTION must be auto, system, or one of {_allowed()}, got {requested!r}, which the system "
             f"does not allow ({error})"
         )
 
@@ -269,7 +269,7 @@ def _allowed() -> str:
 
 
 _LATER_PROBES = 3
-_MOST = 32767  # maximum number of seconds that the kernel accepts
+_MAX_SECONDS = 32767  # maximum number of seconds that the kernel accepts
 
 
 def probe_times(seconds: float) -> tuple[int, int, int]:
@@ -279,7 +279,7 @@ def probe_times(seconds: float) -> tuple[int, int, int]:
     """
     interval = max(1, math.floor(seconds / (_LATER_PROBES + 1)))
     idle = max(1, math.floor(seconds) - _LATER_PROBES * interval)
-    return min(idle, _MOST), min(interval, _MOST), _LATER_PROBES
+    return min(idle, _MAX_SECONDS), min(interval, _MAX_SECONDS), _LATER_PROBES
 
 
 def set_keepalive(sock: socket.socket, seconds: float, control: bool) -> None:

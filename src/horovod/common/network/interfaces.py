@@ -191,12 +191,12 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
     """Return the message bodies in the kernel's netlink dump. Raises InterruptedError if the dump must be repeated."""
-    asked, wanted = kinds
+    request_kind, reply_kind = kinds
     bodies: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:
         kernel.settimeout(_SECONDS)
         kernel.bind((0, 0))
-        kernel.send(_HEADER.pack(_HEADER.size + body_size, asked, _DUMP, 1, 0) + bytes(body_size))
+        kernel.send(_HEADER.pack(_HEADER.size + body_size, request_kind, _DUMP, 1, 0) + bytes(body_size))
         while True:
             data = kernel.recv(1 << 18)
             at = 0
@@ -210,12 +210,12 @@ def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
                 if kind == _ERROR:
                     code = -struct.unpack_from("=i", body)[0]
                     raise OSError(code, f"the network interfaces cannot be listed: {os.strerror(code)}")
-                if kind == wanted:
+                if kind == reply_kind:
                     bodies.append(body)
                 at += (max(length, _HEADER.size) + 3) & ~3
 
 
-MOST = 16  # maximum number of addresses that a rank publishes
+MAX_ADDRESSES = 16  # maximum number of addresses that a rank publishes
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
@@ -244,30 +244,30 @@ def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IP
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 
 
-def to_listen(found: Sequence[Interface], wanted: str, alone: bool) -> list[Endpoint]:
+def to_listen(interfaces: Sequence[Interface], requested: str, alone: bool) -> list[Endpoint]:
     """Return the addresses on which a rank should listen, best first.
 
     Args:
-        found: Interfaces of this host.
-        wanted: Value of HOROVOD_GLOO_IFACE: comma-separated interface names, or empty for all active interfaces.
+        interfaces: Interfaces of this host.
+        requested: Value of HOROVOD_GLOO_IFACE: comma-separated interface names, or empty for all active interfaces.
         alone: True if all ranks are on this machine, so the loopback interface is sufficient.
 
     Raises:
-        ValueError: If ``wanted`` is invalid.
+        ValueError: If ``requested`` is invalid.
     """
-    if wanted:
-        chosen = [_named(name, wanted, found) for name in parse_names(wanted)]
-        return _endpoints(chosen)[:MOST]
-    inside = _endpoints([each for each in found if each.up and each.loopback])[:1]
+    if requested:
+        chosen = [_by_name(name, requested, interfaces) for name in parse_names(requested)]
+        return _endpoints(chosen)[:MAX_ADDRESSES]
+    inside = _endpoints([each for each in interfaces if each.up and each.loopback])[:1]
     if alone:
         return inside
-    outside = [each for each in found if each.up and not each.loopback]
+    outside = [each for each in interfaces if each.up and not each.loopback]
     outside.sort(key=lambda each: (not each.physical, -each.speed))
-    return _endpoints(outside)[:MOST] + inside
+    return _endpoints(outside)[:MAX_ADDRESSES] + inside
 
 
-def _named(name: str, wanted: str, found: Sequence[Interface]) -> Interface:
-    matching = [each for each in found if each.name == name]
+def _by_name(name: str, requested: str, interfaces: Sequence[Interface]) -> Interface:
+    matching = [each for each in interfaces if each.name == name]
     if not matching:
         trouble = f"there is no interface {name!r} on this host"
     elif not matching[0].up:
@@ -276,7 +276,7 @@ def _named(name: str, wanted: str, found: Sequence[Interface]) -> Interface:
         trouble = f"{name} has no address"
     else:
         return matching[0]
-    raise ValueError(f"HOROVOD_GLOO_IFACE must be among {describe(found)}, got {wanted!r}: {trouble}")
+    raise ValueError(f"HOROVOD_GLOO_IFACE must be among {describe(interfaces)}, got {requested!r}: {trouble}")
 
 
 def _endpoints(interfaces: Sequence[Interface]) -> list[Endpoint]:

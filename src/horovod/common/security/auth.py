@@ -27,7 +27,7 @@ first sends an invitation. The roles are otherwise as above:
 docs/wire.md describes each byte, with examples.
 
 ``Connector``, ``Acceptor`` and ``Inviter`` perform no I/O, so that one thread can drive many of them: send
-``outgoing``, feed received data, and repeat until ``done``. ``connect`` and ``accept`` drive one handshake over a
+``outgoing``, feed received data, and repeat until ``complete``. ``connect`` and ``accept`` drive one handshake over a
 blocking socket.
 """
 
@@ -111,7 +111,7 @@ class _Side:
     def __init__(self, key: bytes) -> None:
         self.outgoing = b""
         """Bytes to send. The caller sends and removes them."""
-        self.done = False
+        self.complete = False
         self._key = key
         self._ephemeral: Ephemeral | None = None
         self._incoming = b""
@@ -119,9 +119,9 @@ class _Side:
         self._keys: tuple[bytes, bytes] | None = None
 
     @property
-    def wanted(self) -> int:
+    def bytes_wanted(self) -> int:
         """Maximum number of bytes to read from the socket for the handshake. Later bytes belong to the link."""
-        return 0 if self.done else self._need - len(self._incoming)
+        return 0 if self.complete else self._need - len(self._incoming)
 
     def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
         """Return the cipher's number and the nonce for this side's next message."""
@@ -141,8 +141,8 @@ class _Side:
         self._keys = there, back
 
     def feed(self, data: bytes) -> None:
-        """Process at most ``wanted`` received bytes. Raises AuthError if the peer fails authentication."""
-        if len(data) > self.wanted:
+        """Process at most ``bytes_wanted`` received bytes. Raises AuthError if the peer fails authentication."""
+        if len(data) > self.bytes_wanted:
             raise AuthError("more data than the handshake has")
         self._incoming += data
         if len(self._incoming) == self._need:
@@ -171,8 +171,8 @@ class Connector(_Side):
 
     @property
     def session(self) -> Session:
-        """Session keys of the connection, available when ``done`` is True."""
-        if not self.done or self._keys is None:
+        """Session keys of the connection, available when ``complete`` is True."""
+        if not self.complete or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[0], receive=self._keys[1])
 
@@ -180,7 +180,7 @@ class Connector(_Side):
         if self.proven:
             if not hmac.compare_digest(message, self._welcome):
                 raise AuthError("the other side does not know the job's key")
-            self.done = True
+            self.complete = True
             return
         nonce, mac = message[:_NONCE], message[_NONCE:]
         if not hmac.compare_digest(mac, _mac(self._key, b"accept", self._hello, nonce)):
@@ -208,11 +208,11 @@ class Acceptor(_Side):
         self._transcript = b""
         self._claimed: Place | None = None
         self.invitation = b""
-        """Message of an ``Inviter``, valid when ``done`` is True."""
+        """Message of an ``Inviter``, valid when ``complete`` is True."""
         self.invited: Place | None = None
         """Place (purpose, epoch and ranks) in the invitation.
 
-        Valid if ``done`` is True and the other side (its ``source``) is an ``Inviter``. The next handshake on the
+        Valid if ``complete`` is True and the other side (its ``source``) is an ``Inviter``. The next handshake on the
         connection uses a ``Connector`` for this place with source and target exchanged.
         """
 
@@ -223,15 +223,15 @@ class Acceptor(_Side):
 
     @property
     def place(self) -> Place:
-        """Purpose, epoch and ranks claimed in the hello message, authenticated once ``done`` is True."""
-        if not self.done or self._claimed is None:
+        """Purpose, epoch and ranks claimed in the hello message, authenticated once ``complete`` is True."""
+        if not self.complete or self._claimed is None:
             raise AuthError("the handshake is not complete")
         return self._claimed
 
     @property
     def session(self) -> Session:
-        """Session keys of the connection, available when ``done`` is True."""
-        if not self.done or self._keys is None:
+        """Session keys of the connection, available when ``complete`` is True."""
+        if not self.complete or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[1], receive=self._keys[0])
 
@@ -243,7 +243,7 @@ class Acceptor(_Side):
         elif hmac.compare_digest(message, self._expected):
             self._agree(self._transcript + message, self._transcript[_HELLO.size - _NONCE : _HELLO.size])
             self.outgoing += _mac(self._key, b"welcome", self._transcript[: _HELLO.size], message)
-            self.done = True
+            self.complete = True
         else:
             raise AuthError("the other side does not know the job's key")
 
@@ -279,7 +279,7 @@ class Acceptor(_Side):
             raise AuthError("the other side does not know the job's key")
         _, purpose, _, epoch, source, target, _ = _HELLO.unpack(self.invitation)
         self.invited = Place(purpose & ~_INVITATION, epoch, source, target)
-        self.done = True
+        self.complete = True
 
 
 class Inviter(Acceptor):
@@ -324,7 +324,7 @@ def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: floa
 def _drive(sock: socket.socket, side: _Side, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     try:
-        while side.outgoing or not side.done:
+        while side.outgoing or not side.complete:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -333,7 +333,7 @@ def _drive(sock: socket.socket, side: _Side, timeout: float) -> None:
                 data, side.outgoing = side.outgoing, b""
                 sock.sendall(data)
             else:
-                data = sock.recv(side.wanted)
+                data = sock.recv(side.bytes_wanted)
                 if not data:
                     raise AuthError("the other side closed the connection during the handshake")
                 side.feed(data)

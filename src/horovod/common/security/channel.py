@@ -25,22 +25,22 @@ _PIECE = 1 << 18
 
 
 def _context(accepts: bool) -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepts else ssl.PROTOCOL_TLS_CLIENT)
-    made.check_hostname = False
-    made.verify_mode = ssl.CERT_NONE
-    made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_2
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepts else ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     # Forbid session resumption and renegotiation, which would let several connections share a channel binding.
-    made.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     try:
-        made.set_ciphers(_CIPHER)
+        context.set_ciphers(_CIPHER)
         if accepts:
-            made.load_dh_params(_GROUP)
+            context.load_dh_params(_GROUP)
     except ssl.SSLError as error:
         raise AuthError(
             f"{ssl.OPENSSL_VERSION}, which this Python uses, does not allow {_CIPHER.partition(':')[0]} ({error}); "
             "use OpenSSL 1.1.1 or later with a policy that does"
         ) from None
-    return made
+    return context
 
 
 class HungUp(AuthError):
@@ -139,12 +139,12 @@ class Talk:
                 cannot be relayed to another channel.
         """
         side = make(bound_key(secret, self.channel.binding))
-        while side.outgoing or not side.done:
+        while side.outgoing or not side.complete:
             if side.outgoing:
                 data, side.outgoing = side.outgoing, b""
                 self.write(data)
             else:
-                side.feed(self.read(side.wanted))
+                side.feed(self.read(side.bytes_wanted))
 
     def write(self, data: bytes) -> None:
         """Encrypt data and send it."""

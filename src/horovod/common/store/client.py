@@ -12,10 +12,10 @@ from horovod.common.store.messages import (
     MAX_FRAME_BYTES,
     MAX_REQUEST_BYTES,
     MAX_VALUE_BYTES,
-    Come,
     Ended,
     Exchange,
     Get,
+    Join,
     News,
     Reply,
     Request,
@@ -192,7 +192,7 @@ class StoreClient:
         except ValueError as error:
             raise StoreError(str(error)) from None
 
-    def come(
+    def join_next(
         self,
         worker: int,
         epoch: int,
@@ -225,20 +225,20 @@ class StoreClient:
         """
         _check_value("come", facts)
         seconds = self._seconds(timeout)
-        request = Come(self._next_id(), worker, epoch, list(lost), facts, in_sync, holds)
+        request = Join(self._next_id(), worker, epoch, list(lost), facts, in_sync, holds)
         last_reply = time.monotonic()
         self._send(request, last_reply + seconds, seconds)
-        asked = request.id
+        request_id = request.id
         while True:
             until = min(time.monotonic() + _ASK_AGAIN, last_reply + seconds)
             try:
-                reply = self._await({request.id, asked}, until, seconds)
+                reply = self._await({request.id, request_id}, until, seconds)
             except StoreTimeout:
                 if time.monotonic() >= last_reply + seconds:
                     raise
                 # Resend the request under the same id, in case the server was unreachable. Either reply is sufficient.
-                asked = self._next_id()
-                self._send(Get(asked, ["is the store there?"], 0.0), last_reply + seconds, seconds)
+                request_id = self._next_id()
+                self._send(Get(request_id, ["is the store there?"], 0.0), last_reply + seconds, seconds)
                 self._send(request, last_reply + seconds, seconds)
                 continue
             if reply.id == request.id:
@@ -250,7 +250,7 @@ class StoreClient:
     ) -> None:
         """Tell the launcher that this worker has noticed the end of its epoch.
 
-        The worker calls this before it joins again (``come``).
+        The worker calls this before it joins again (``join_next``).
 
         Args:
             worker: Number of this worker.

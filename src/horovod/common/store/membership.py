@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from horovod.common.store.messages import Come, Ended, News, Reply
+from horovod.common.store.messages import Ended, Join, News, Reply
 
 REFUSED = "refused"
 """Error code of a rejection. The reply's value contains the reason."""
-_KEPT = 64  # maximum number of events to keep per worker
+_MAX_EVENTS = 64  # maximum number of events to keep per worker
 
 Replies = list[tuple[bytes, Reply]]
 
 
 @dataclass(frozen=True)
-class Came:
+class JoinRequest:
     """Tells the launcher that a worker is waiting for a rank.
 
     Attributes:
@@ -73,7 +73,7 @@ class Met:
     silent: bool
 
 
-WorkerMessage = Came | EndReported | Met
+WorkerMessage = JoinRequest | EndReported | Met
 
 
 @dataclass
@@ -90,24 +90,24 @@ class MembershipRequests:
     def __init__(self) -> None:
         self.outgoing: list[WorkerMessage] = []
         # Client and request of each worker that waits for a rank in the next epoch.
-        self._coming: dict[int, tuple[bytes, Come]] = {}
+        self._coming: dict[int, tuple[bytes, Join]] = {}
         self._listeners: dict[int, _Listener] = {}
         # Number of the last published event.
         self._last = 0
 
-    def handle(self, client: bytes, request: Come | Ended | News) -> Replies:
+    def handle(self, client: bytes, request: Join | Ended | News) -> Replies:
         """Handle a worker's request, and return the replies to send.
 
         If a request has to wait, a later method call returns its reply.
         """
-        if isinstance(request, Come):
-            return self._come(client, request)
+        if isinstance(request, Join):
+            return self._on_join(client, request)
         if isinstance(request, News):
             return self._listen(client, request)
         self.outgoing.append(EndReported(request.worker, request.epoch, tuple(request.lost), request.blame))
         return [(client, Reply(request.id))]
 
-    def _come(self, client: bytes, request: Come) -> Replies:
+    def _on_join(self, client: bytes, request: Join) -> Replies:
         replies: Replies = []
         earlier = self._coming.pop(request.worker, None)
         if earlier is not None and earlier[0] != client:
@@ -115,7 +115,7 @@ class MembershipRequests:
         self._coming[request.worker] = client, request
         if earlier is None or earlier[1].epoch != request.epoch:
             lost, stand = tuple(request.lost), (request.in_sync, request.holds)
-            self.outgoing.append(Came(request.worker, request.epoch, lost, request.facts, *stand))
+            self.outgoing.append(JoinRequest(request.worker, request.epoch, lost, request.facts, *stand))
         return replies
 
     def _listen(self, client: bytes, request: News) -> Replies:
@@ -157,7 +157,7 @@ class MembershipRequests:
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:
-            listener.news = [*listener.news, (self._last, value)][-_KEPT:]
+            listener.news = [*listener.news, (self._last, value)][-_MAX_EVENTS:]
             replies += self._deliver(listener)
         return replies
 
@@ -180,7 +180,7 @@ Command = Callable[[Exchanges], Replies]
 class MembershipControl:
     """Launcher's interface to the membership server. Pass it to ``StoreServer``.
 
-    The store's thread calls only ``serve`` and ``asked``. The launcher's thread calls all other public methods.
+    The store's thread calls only ``serve`` and ``requested``. The launcher's thread calls all other public methods.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class MembershipControl:
         """Membership server. Only the store's thread uses it."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Descriptor that is readable when ``take`` would return entries."""
-        self.asked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.requested = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._messages: collections.deque[WorkerMessage] = collections.deque()
         self._commands: collections.deque[Command] = collections.deque()
 
@@ -231,17 +231,17 @@ class MembershipControl:
     def close(self) -> None:
         """Close the queues' descriptors. Call this only after the server has been closed."""
         os.close(self.fd)
-        os.close(self.asked)
+        os.close(self.requested)
 
     def _ask(self, command: Command) -> None:
         self._commands.append(command)
-        os.eventfd_write(self.asked, 1)
+        os.eventfd_write(self.requested, 1)
 
     # The methods below are called by the store's thread.
 
     def serve(self, table: Exchanges) -> Replies:
         """Execute the launcher's commands on the store's data, and queue the workers' messages for the launcher."""
-        _clear(self.asked)
+        _clear(self.requested)
         replies: Replies = []
         while self._commands:
             replies += self._commands.popleft()(table)

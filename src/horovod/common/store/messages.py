@@ -70,7 +70,7 @@ _Epoch = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Lost = Annotated[list[_Worker], msgspec.Meta(max_length=MAX_RANKS)]
 
 
-class Come(msgspec.Struct, tag="come", array_like=True):
+class Join(msgspec.Struct, tag="come", array_like=True):
     """Request of an elastic job's worker for a rank in the next epoch.
 
     The request is answered when the launcher has decided (``membership``).
@@ -120,7 +120,7 @@ class News(msgspec.Struct, tag="news", array_like=True):
     after: _Epoch
 
 
-Request = Set | Get | Exchange | Come | Ended | News
+Request = Set | Get | Exchange | Join | Ended | News
 
 
 class Reply(msgspec.Struct, array_like=True):

@@ -88,7 +88,7 @@ class StoreServer(ThreadedServer):
         for source in (socket, authenticator.socket, accepts.monitor, self._stop):
             poller.register(source, zmq.POLLIN)
         if control is not None:
-            poller.register(control.asked, zmq.POLLIN)
+            poller.register(control.requested, zmq.POLLIN)
         while True:
             left = min(table.next_deadline() - time.monotonic(), accepts.seconds_left())
             ready = dict(poller.poll(None if left == math.inf else max(0, math.ceil(left * 1000))))
@@ -97,7 +97,7 @@ class StoreServer(ThreadedServer):
             accepts.check()
             replies = []
             if authenticator.socket in ready:
-                authenticator.answer()
+                authenticator.reply()
             if socket in ready:
                 client, *parts = socket.recv_multipart()
                 # Ignore invalid messages from clients: those that are too long, not UTF-8 or too deeply nested.

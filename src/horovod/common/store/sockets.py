@@ -43,9 +43,9 @@ _STRANGERS = 1024
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
 # Maximum number of file descriptors that this process may use.
-_MOST = 65536
+_MAX_DESCRIPTORS = 65536
 # Reserve one in _KEPT file descriptors for uses other than connections.
-_KEPT = 8
+_RESERVED = 8
 # Maximum number of events to process per check, so that a flood of events cannot block the thread.
 _AT_ONCE = 16
 # Recount the open descriptors after at most (open-file limit / _TRUSTED) accepted connections.
@@ -80,7 +80,7 @@ def listen(host: str) -> socket.socket:
 
 def descriptors_for(members: int) -> int:
     """Return the open-file limit required for this many member connections."""
-    return -(-members * _KEPT // (_KEPT - 1)) + _KEPT * _KEPT
+    return -(-members * _RESERVED // (_RESERVED - 1)) + _RESERVED * _RESERVED
 
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -182,16 +182,16 @@ class AcceptControl:
             listener.close()
 
     def _count(self) -> None:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = _MOST if most == resource.RLIM_INFINITY else min(most, _MOST)
-        self._limit = most - most // _KEPT
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limit = _MAX_DESCRIPTORS if limit == resource.RLIM_INFINITY else min(limit, _MAX_DESCRIPTORS)
+        self._limit = limit - limit // _RESERVED
         # For an upper bound on open descriptors, count them once, then add one for each accepted connection.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
         except OSError:  # if no descriptor is free, the directory cannot be read, so assume that all are in use
-            self._used = most
+            self._used = limit
         # Recount regularly, because another AcceptControl in this process can accept connections too.
-        self._recount_above = min(self._limit, self._used + most // _TRUSTED)
+        self._recount_above = min(self._limit, self._used + limit // _TRUSTED)
         self._recount_at = time.monotonic() + _RECOUNT_SECONDS
 
 
@@ -259,7 +259,7 @@ class ClientAuthenticator:
         self.socket.bind("inproc://zeromq.zap.01")
         self._accepted = z85.decode(curve_pair(key, "client")[0])
 
-    def answer(self) -> None:
+    def reply(self) -> None:
         """Answer ZeroMQ's request to authenticate a client."""
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""

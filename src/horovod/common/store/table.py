@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from horovod.common.store.membership import MembershipRequests
-from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Ended, Exchange, Get, News, Reply, Request, Set, pack
+from horovod.common.store.messages import MAX_REPLY_BYTES, Ended, Exchange, Get, Join, News, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
 """Maximum bytes of all values and their names, including those of incomplete exchanges."""
@@ -90,7 +90,7 @@ class Table:
             return self._set(client, request)
         if isinstance(request, Get):
             return self._get(client, request, now)
-        if isinstance(request, (Come, Ended, News)):
+        if isinstance(request, (Join, Ended, News)):
             if self._membership is None:
                 return [(client, Reply(request.id, error="the members of this job do not change"))]
             return self._membership.handle(client, request)
@@ -108,7 +108,7 @@ class Table:
         for waiting in [w for w in self._waiting if request.name in w.request.names and not self._missing(w.request)]:
             self._waiting.remove(waiting)
             self._leave(waiting.client, waiting.request)
-            replies.append((waiting.client, self._found(waiting.request)))
+            replies.append((waiting.client, self._values_of(waiting.request)))
         return replies
 
     def set_first(self, name: str, value: bytes) -> list[tuple[bytes, Reply]]:
@@ -117,7 +117,7 @@ class Table:
 
     def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:
         if not self._missing(request):
-            return [(client, self._found(request))]
+            return [(client, self._values_of(request))]
         self._waiting.append(_Waiting(client, request, now + request.timeout))
         self._wait(client, request)
         return []
@@ -125,7 +125,7 @@ class Table:
     def _missing(self, request: Get) -> list[str]:
         return [name for name in request.names if name not in self._values]
 
-    def _found(self, request: Get) -> Reply:
+    def _values_of(self, request: Get) -> Reply:
         values = [self._values[name] for name in request.names]
         if sum(map(len, values)) > MAX_REPLY_BYTES:
             return Reply(request.id, error=f"these values have more than the accepted {MAX_REPLY_BYTES} bytes together")
@@ -235,7 +235,7 @@ def _list(ranks: dict[int, _Member]) -> str:
 
 def _cost(request: Request) -> int:
     """Return the approximate memory in bytes that a request occupies."""
-    if isinstance(request, (Come, Ended, News)):
+    if isinstance(request, (Join, Ended, News)):
         return _PER_ENTRY
     if isinstance(request, Get):
         return _PER_ENTRY + sum(_PER_NAME + len(name) for name in request.names)

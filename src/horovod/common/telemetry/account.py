@@ -16,7 +16,7 @@ from horovod.common.frontends import Job
 from horovod.common.telemetry.exporters import Exporter, open_exporters
 from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.sentence import sentence
-from horovod.common.telemetry.steps import Clock, Own, Pings, Sampled, Step, Sums, Together, figures, mean
+from horovod.common.telemetry.steps import Clock, CombinedSteps, Own, Pings, Sampled, Step, Sums, figures, mean
 from horovod.common.training_loop.steps import marks
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class Account:
         self._reported: dict[str, float] = {}
         self._news = self._new_values = False
         self._over = False  # set once all ranks have sent their final reports
-        self._together = Together(job.size) if job.rank == 0 else None
-        if self._together is not None:
-            self._together.clocks[self._host] = Clock()
+        self._combined = CombinedSteps(job.size) if job.rank == 0 else None
+        if self._combined is not None:
+            self._combined.clocks[self._host] = Clock()
         self._reported_values: dict[int, dict[str, float]] = {}
         self._data: dict[int, bool] = {}
-        self._last_words: set[int] = set()
+        self._final_reports: set[int] = set()
         self._pings: dict[int, Pings] = {}
         self._link: float | None = None
         self._exporters: list[Exporter] = []
@@ -87,9 +87,9 @@ class Account:
         self._wake, self._closed, self._acknowledged = threading.Event(), threading.Event(), threading.Event()
         self._handlers: dict[str, Handler] = {
             "stepping": lambda rank, what: self._go_on(),
-            "steps": self._hear,
-            "steps-last": lambda rank, what: self._asked(),
-            "steps-ping": lambda rank, what: self._answer(what),
+            "steps": self._on_steps,
+            "steps-last": lambda rank, what: self._on_request(),
+            "steps-ping": lambda rank, what: self._reply_to_ping(what),
             "steps-pong": self._learn,
             "steps-heard": lambda rank, what: self._acknowledged.set(),
         }
@@ -124,42 +124,42 @@ class Account:
             own = {
                 "rank": self._job.rank,
                 "size": self._job.size,
-                "made": self._own.made,
+                "made": self._own.completed,
                 **figures(self._own.sums, self._link, marks.data_seen),
                 "reported": dict(self._reported),
                 "noise_scale": self._noise_scale(),
             }
-            if self._together is not None:
+            if self._combined is not None:
                 news = self._news
-                self._hear(self._job.rank, self._note())
+                self._on_steps(self._job.rank, self._note())
                 self._news = news  # restore the flag, because these statistics still have to be exported
                 own["job"] = self.job()
             return own
 
     def job(self) -> dict[str, Any]:
         """Return rank 0's combined statistics of all ranks, as in ``stats()["job"]``."""
-        together = self._together
-        assert together is not None
+        combined = self._combined
+        assert combined is not None
         with self._lock:
             ranks: list[dict[str, Any]] = []
             lately = []
-            late = together.late
-            for rank, sums in sorted(together.sums.items()):
+            late = combined.late
+            for rank, sums in sorted(combined.sums.items()):
                 seen = self._data.get(rank, False)
                 ranks.append(
                     {
                         "rank": rank,
-                        "made": together.made[rank],
+                        "made": combined.completed[rank],
                         **figures(sums, self._link, seen),
                         "late": late.of(rank),
                         "reported": self._reported_values.get(rank, {}),
                     }
                 )
-                if rank in together.lately:
-                    lately.append(figures(together.lately[rank], self._link, seen))
+                if rank in combined.lately:
+                    lately.append(figures(combined.lately[rank], self._link, seen))
             found: dict[str, Any] = {"size": self._job.size, **mean(ranks)}
             found.update(last=_worst(late), link_bandwidth=self._link, lately=mean(lately) if lately else {"steps": 0})
-            found["lately"]["last"] = _worst(together.late_recently())
+            found["lately"]["last"] = _worst(combined.late_recently())
             found["ranks"] = ranks
             found["noise_scale"] = self._noise_scale()
             lag = 0.0 if self._over else _LAG * self._interval
@@ -175,7 +175,7 @@ class Account:
 
     def _run(self) -> None:
         try:
-            if self._together is not None:
+            if self._combined is not None:
                 self._link = self._link_of()
                 self._exporters = [*open_exporters(self._settings, self.job), *self._more]
                 # Close the exporters again if the job ended while this thread was opening them.
@@ -185,7 +185,7 @@ class Account:
                 self._wake.wait()
                 self._wake.clear()
                 while not self._closed.wait(self._interval):
-                    if not self._tell():
+                    if not self._send_steps():
                         break
         except Exception as error:  # a telemetry error must not end the job
             logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
@@ -196,12 +196,12 @@ class Account:
         if steps:
             self._sample += self._own.add(steps)
             self._news = True
-        self._own.made = max(self._own.made, self._engine.steps_made())
+        self._own.completed = max(self._own.completed, self._engine.steps_made())
 
     def _note(self, last: bool = False) -> dict[str, Any]:
         note = {
             "host": self._host,
-            "made": self._own.made,
+            "made": self._own.completed,
             "sums": self._own.sums.values(),
             "some": self._sample,
             "data": marks.data_seen,
@@ -212,28 +212,28 @@ class Account:
         self._sample, self._news, self._new_values = [], False, False
         return note
 
-    def _tell(self, last: bool = False) -> bool:
+    def _send_steps(self, last: bool = False) -> bool:
         """Send new statistics to rank 0 or, on rank 0, to the exporters. Return False if there were none."""
         with self._lock:
             self._look()
             if not (self._news or last):
                 return False
             note = self._note(last)
-            if self._together is not None:
-                self._hear(0, note)
-        if self._together is None:
+            if self._combined is not None:
+                self._on_steps(0, note)
+        if self._combined is None:
             self._bus.send("steps", to=0, **note)
         elif not last:
             for exporter in self._exporters:
                 exporter.write()
         return True
 
-    def _asked(self) -> None:
+    def _on_request(self) -> None:
         """Send this rank's final report when rank 0 asks for it."""
-        self._tell(last=True)
+        self._send_steps(last=True)
 
-    def _hear(self, rank: int, note: dict[str, Any]) -> None:
-        together = self._together
+    def _on_steps(self, rank: int, note: dict[str, Any]) -> None:
+        together = self._combined
         if together is None:
             return
         with self._lock:
@@ -247,17 +247,17 @@ class Account:
                 self._reported_values[rank] = note["values"]
             if not note["last"]:
                 return
-            self._last_words.add(rank)
-            if len(self._last_words) == self._job.size:
+            self._final_reports.add(rank)
+            if len(self._final_reports) == self._job.size:
                 self._acknowledged.set()
         if rank != self._job.rank:
             self._bus.send("steps-heard", to=rank)
 
-    def _answer(self, what: dict[str, Any]) -> None:
+    def _reply_to_ping(self, what: dict[str, Any]) -> None:
         self._bus.send("steps-pong", to=0, host=self._host, asked=what["asked"], here=time.monotonic_ns())
 
     def _learn(self, rank: int, what: dict[str, Any]) -> None:
-        together = self._together
+        together = self._combined
         if together is None:
             return
         with self._lock:
@@ -270,15 +270,15 @@ class Account:
         Args:
             failed: True if the process exits because of an exception. No summary is printed then.
         """
-        self._tell(last=True)
-        enough = self._own.made >= LEAST_STEPS
-        some = self._own.made >= _SOME if self._together is None else enough
+        self._send_steps(last=True)
+        enough = self._own.completed >= LEAST_STEPS
+        some = self._own.completed >= _SOME if self._combined is None else enough
         if self._job.size > 1 and self._engine.ended() is None:
             if some:
-                if self._together is not None:
+                if self._combined is not None:
                     self._bus.send("steps-last")
                 self._over = self._acknowledged_in_time()
-            if self._together is not None and not self._over:
+            if self._combined is not None and not self._over:
                 self._bus.send("steps-heard")  # tell ranks to stop waiting for a reply to their final report
         self._closed.set()
         self._wake.set()
@@ -286,7 +286,7 @@ class Account:
             self._thread.join(_PATIENCE)
         self._close_exporters()
         self._handlers.clear()  # break the reference cycle through the handlers, which would keep the engine alive
-        if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
+        if self._combined is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 
     def _acknowledged_in_time(self) -> bool:

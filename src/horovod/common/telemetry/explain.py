@@ -108,7 +108,7 @@ def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
         elif word in _REMEDY:
             where = f", {known.place}" if known.place else ""
             return Guess(2, f"rank {rank} does not go on: {text}{where}{_REMEDY[word].format(pid=known.pid)}")
-    if silent and not any(facts.ranks[rank].answered for rank in missing if rank in facts.ranks):
+    if silent and not any(facts.ranks[rank].responded for rank in missing if rank in facts.ranks):
         hosts = sorted({facts.ranks[rank].host for rank in silent})
         return Guess(
             1,
@@ -179,9 +179,9 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
             f"{there[0]} at {second}{at_second}",
         )
     if they_know:
-        return Guess(4, _gone_on(there, second + at_second, here, first + at_first))
+        return Guess(4, _progress_text(there, second + at_second, here, first + at_first))
     if we_know:
-        return Guess(4, _gone_on(here, first + at_first, there, second + at_second))
+        return Guess(4, _progress_text(here, first + at_first, there, second + at_second))
     if len(here) == 1 and len(there) > 1:
         return Guess(
             3,
@@ -207,7 +207,7 @@ def _in_backward(rank: Rank | None) -> bool:
     return any(frame.library == "torch" and "/autograd/" in frame.path for frame in frames)
 
 
-def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
+def _progress_text(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
     """Describe two groups of ranks that wait in different operations.
 
     One group probably left a loop early or took a different branch. It is ahead: it has already submitted the operation
@@ -292,7 +292,7 @@ def report(facts: Facts, why: str, when: str) -> str:
     if facts.unnoticed:
         lines += [facts.unnoticed, ""]
     lines.append(
-        "Operations that wait" + ("" if facts.asked else " for long") + ":" if facts.stalled else "Nothing waits."
+        "Operations that wait" + ("" if facts.on_request else " for long") + ":" if facts.stalled else "Nothing waits."
     )
     for one in facts.stalled:
         lines.append(
@@ -321,7 +321,7 @@ def _about(facts: Facts, rank: Rank, missing: bool) -> list[str]:
         lines.append(f"  last finished: {_entry(last)}, {rank.age(last):.1f} s ago")
     mine = [operation_text(facts, one) for one in facts.waiting if rank.rank in one.ready]
     lines.append(f"  submitted and waiting: {', '.join(mine) if mine else 'nothing'}")
-    if not rank.answered:
+    if not rank.responded:
         zero = facts.ranks.get(0)
         finished = zero.last_finished if zero is not None else None
         if zero is not None and finished is not None:
@@ -332,7 +332,7 @@ def _about(facts: Facts, rank: Rank, missing: bool) -> list[str]:
     if rank.forced:
         lines.append("  its Python did not run for a second; these stacks were taken from outside of it")
     for thread in rank.threads:
-        if thread.ours:
+        if thread.is_telemetry:
             continue
         lines.append("  main thread:" if thread is rank.main else f"  thread {thread.ident:#x}:")
         own = thread.own

@@ -41,21 +41,21 @@ class Exporter(Protocol):
 def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
     """Open the exporters that the settings enable."""
     warn = warner(0, settings)
-    made: list[Exporter] = []
+    opened: list[Exporter] = []
     path = settings.text("HOROVOD_STATS_FILE")
     if path:
-        made.append(LinesFile(path, figures, warn))
+        opened.append(LinesFile(path, figures, warn))
     port = settings.integer("HOROVOD_METRICS_PORT")
     if port:
         server = serve_metrics(figures, settings.text("HOROVOD_METRICS_ADDRESS"), port, warn)
         if server is not None:
-            made.append(server)
-    if _telemetry_wanted():
-        made.append(Gauges(figures))
-    return made
+            opened.append(server)
+    if _is_telemetry_enabled():
+        opened.append(Gauges(figures))
+    return opened
 
 
-def _telemetry_wanted() -> bool:
+def _is_telemetry_enabled() -> bool:
     """Return True if the program uses OpenTelemetry or environment variables enable it."""
     if "opentelemetry.metrics" in sys.modules:
         return True
@@ -252,18 +252,18 @@ _GAUGES = (
 )
 # Statistics of the current job, read by OpenTelemetry gauges that are created once per process.
 _current: list[Figures] = []
-_made = False
+_created = False
 
 
 class Gauges:
     """Exporter that publishes statistics as OpenTelemetry gauges."""
 
     def __init__(self, figures: Figures) -> None:
-        global _made
+        global _created
         _current[:] = [figures]
-        if _made:
+        if _created:
             return
-        _made = True
+        _created = True
         from opentelemetry import metrics
 
         meter = metrics.get_meter("horovod")

@@ -65,7 +65,7 @@ class Rank:
     rank: int
     host: str = ""
     pid: int = 0
-    answered: bool = False
+    responded: bool = False
     """True if the rank's engine has answered. If False, ``state`` comes from another rank on the same host."""
     looked_at: bool = False
     forced: bool = False
@@ -85,9 +85,9 @@ class Rank:
     recent: list[dict[str, Any]] = field(default_factory=list)
     """Last entries of the rank's flight recorder."""
 
-    def answer(self, data: Mapping[str, Any]) -> None:
+    def record_reply(self, data: Mapping[str, Any]) -> None:
         """Store the diagnostic data that the rank's engine has sent (see ``Answerer`` in core/trace/answer.h)."""
-        self.answered = True
+        self.responded = True
         self.forced = data["forced"]
         self.text = data["stacks"]
         python = data["python"] or {}
@@ -213,7 +213,7 @@ class Facts:
     """All waiting operations."""
     ranks: dict[int, Rank]
     size: int
-    asked: bool = False
+    on_request: bool = False
     suspects: list[int] = field(default_factory=list)
     """Ranks whose engines do not answer."""
     unnoticed: str = ""

@@ -28,10 +28,10 @@ from horovod.common.telemetry.stacks import StackReporter
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-ANSWERS = 2.5
+REPLY_SECONDS = 2.5
 """Seconds for the ranks to answer. The inspection of silent ranks can take half as long."""
-_MOST_ASKED = 16
-_READY_ASKED = 4
+_MAX_MISSING = 16
+_MAX_READY = 4
 _BETWEEN_LOOKS = 0.2  # seconds between the two snapshots of a process
 NAME = "hang.txt"
 
@@ -40,7 +40,7 @@ class Hangs:
     """One rank's side of hang diagnosis. Rank 0 collects all ranks' answers."""
 
     def __init__(
-        self, bus: MessageBus, engine: "Engine", job: Job, stack_reporter: StackReporter, say: Callable[[str], None]
+        self, bus: MessageBus, engine: "Engine", job: Job, stack_reporter: StackReporter, warn: Callable[[str], None]
     ) -> None:
         """Register handlers for the messages of hang diagnosis.
 
@@ -49,16 +49,16 @@ class Hangs:
             engine: Engine of the job.
             job: The job.
             stack_reporter: Stack reporter of this process.
-            say: Function that shows a warning to the user.
+            warn: Function that shows a warning to the user.
         """
         from horovod import _core
 
-        self._bus, self._engine, self._job, self._stack_reporter, self._say = bus, engine, job, stack_reporter, say
+        self._bus, self._engine, self._job, self._stack_reporter, self._warn = bus, engine, job, stack_reporter, warn
         self._question = _core.TOPIC_EXPLAIN
         self._lock = threading.Condition()
         self._busy = False
         self._number = 0
-        self._answers: dict[int, dict[str, Any]] = {}
+        self._replies: dict[int, dict[str, Any]] = {}
         self._looks: dict[int, list[dict[str, Any] | None]] = {}
         self._all: list[Waiting] | None = None
         self.last_guess = ""
@@ -75,7 +75,7 @@ class Hangs:
             bus.on("seen", self._seen)
             bus.on("unnoticed", self._unnoticed_elsewhere)
             bus.on_waiting(self._waits)
-            bus.on_topic(_core.TOPIC_ANSWER, self._answered)
+            bus.on_topic(_core.TOPIC_ANSWER, self._on_reply)
 
         # The methods below run on all ranks.
 
@@ -105,14 +105,14 @@ class Hangs:
 
     def _without_rank_0(self) -> None:
         begin = time.monotonic()
-        time.sleep(ANSWERS + 1)
+        time.sleep(REPLY_SECONDS + 1)
         if self._rank_0_seen_at >= begin:
             return
         zero = self._rank(0)
         zero.seen(*look_at(zero.pid))
         if zero.condition[0] not in ("sleeping", "busy"):
             facts = Facts([], [], {0: zero}, self._job.size, suspects=[0])
-            self._say(explain.summary(facts, explain.guess(facts).text, ""))
+            self._warn(explain.summary(facts, explain.guess(facts).text, ""))
 
     def _same_host(self, rank: int) -> bool:
         hosts = self._job.hosts
@@ -137,11 +137,11 @@ class Hangs:
     def _unnoticed_elsewhere(self, _: int, what: dict[str, Any]) -> None:
         self._start(None, what["silent"], what["text"])
 
-    def _answered(self, rank: int, body: bytes) -> None:
+    def _on_reply(self, rank: int, body: bytes) -> None:
         answer = json.loads(body)
         with self._lock:
             if answer["number"] == self._number:
-                self._answers[rank if rank != 0 else answer["rank"]] = answer
+                self._replies[rank if rank != 0 else answer["rank"]] = answer
                 self._lock.notify_all()
 
     def _seen(self, _: int, what: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ class Hangs:
             why = self._why(facts)
             path = self._write(facts, why)
             repeated = why == self.last_guess
-            self._say(f"why the job still waits: {why}" if repeated else explain.summary(facts, why, path))
+            self._warn(f"why the job still waits: {why}" if repeated else explain.summary(facts, why, path))
             self.last_guess = why
         except Exception as error:  # a diagnosis error must neither end the job nor print a traceback
             logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
@@ -174,19 +174,19 @@ class Hangs:
                 self._busy = False
                 self._lock.notify_all()
 
-    def asked(self) -> str:
+    def explain(self) -> str:
         """Return rank 0's report of the current state, even if no operation has stalled. This takes up to 5 s.
 
         Raises:
             TimeoutError: If an earlier report is still in progress after that time.
         """
         with self._lock:
-            if not self._lock.wait_for(lambda: not self._busy, 2 * ANSWERS):
+            if not self._lock.wait_for(lambda: not self._busy, 2 * REPLY_SECONDS):
                 raise TimeoutError
             self._busy = True
         try:
             facts = self._collect(None, [], "")
-            facts.asked = True
+            facts.on_request = True
             why = self._why(facts)
             path = self._write(facts, why)
             return explain.report(facts, why, _now()) + (f"\nThis report: {path}\n" if path else "")
@@ -214,7 +214,7 @@ class Hangs:
             path = self._engine.write_report(NAME, explain.report(facts, why, _now()).encode(errors="replace"))
         except OSError as error:
             if not self._unwritable:
-                self._say(f"the report about the hang cannot be written: {error}")
+                self._warn(f"the report about the hang cannot be written: {error}")
             self._unwritable = True
             return ""
         self._engine.set_report(path)
@@ -227,38 +227,38 @@ class Hangs:
         named = waiting if stalled is None else stalled
         missing = list(dict.fromkeys([*suspects, *(rank for one in named for rank in one.missing)]))
         ready = list(dict.fromkeys(rank for one in named for rank in one.ready if rank not in missing))
-        asked = [*missing[:_MOST_ASKED], *ready[:_READY_ASKED]] or list(range(min(self._job.size, _MOST_ASKED)))
-        if suspects and 0 not in asked:
-            asked.append(0)
-        ranks = {rank: self._rank(rank) for rank in asked}
+        queried = [*missing[:_MAX_MISSING], *ready[:_MAX_READY]] or list(range(min(self._job.size, _MAX_MISSING)))
+        if suspects and 0 not in queried:
+            queried.append(0)
+        ranks = {rank: self._rank(rank) for rank in queried}
         with self._lock:
             self._number += 1
             number = self._number
-            self._answers, self._looks = {}, {}
-        self._engine.leave_note(ALL_RANKS, self._question, f"{number};{','.join(map(str, asked))};".encode())
+            self._replies, self._looks = {}, {}
+        self._engine.leave_note(ALL_RANKS, self._question, f"{number};{','.join(map(str, queried))};".encode())
         with self._lock:
-            self._lock.wait_for(lambda: len(self._answers) >= len(asked), ANSWERS)
-            answers = dict(self._answers)
-        for rank, answer in answers.items():
+            self._lock.wait_for(lambda: len(self._replies) >= len(queried), REPLY_SECONDS)
+            replies = dict(self._replies)
+        for rank, answer in replies.items():
             if rank in ranks:
-                ranks[rank].answer(answer)
-        silent = [one for one in ranks.values() if not one.answered]
+                ranks[rank].record_reply(answer)
+        silent = [one for one in ranks.values() if not one.responded]
         # The waiting rank does not know which ranks are missing, so suspect all silent ones.
         if unnoticed and not missing:
             suspects = [one.rank for one in silent]
-        self._look_at_silent(number, silent, list(answers))
+        self._look_at_silent(number, silent, list(replies))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
 
     def _who_waits(self) -> list[Waiting]:
         with self._lock:
             self._all = None
             self._bus.ask_who_waits()
-            self._lock.wait_for(lambda: self._all is not None, ANSWERS / 2)
+            self._lock.wait_for(lambda: self._all is not None, REPLY_SECONDS / 2)
             return self._all or []
 
     def _look_at_silent(self, number: int, silent: list[Rank], there: list[int]) -> None:
         """Ask same-host peers about the process of each rank that has not answered."""
-        asked = []
+        queried = []
         for one in silent:
             if self._same_host(one.rank):
                 one.seen(*look_at(one.pid))
@@ -267,12 +267,12 @@ class Hangs:
             others = [rank for rank in range(self._job.size) if self._job.hosts and self._job.hosts[rank] == one.host]
             for rank in list(dict.fromkeys([*neighbours, *(rank for rank in others if rank != one.rank)]))[:2]:
                 self._bus.send("look", rank, number=number, rank=one.rank, pid=one.pid)
-                asked.append(one)
-        if not asked:
+                queried.append(one)
+        if not queried:
             return
         with self._lock:
-            self._lock.wait_for(lambda: all(one.rank in self._looks for one in asked), ANSWERS / 2)
-            for one in asked:
+            self._lock.wait_for(lambda: all(one.rank in self._looks for one in queried), REPLY_SECONDS / 2)
+            for one in queried:
                 if one.rank in self._looks:
                     one.seen(*self._looks[one.rank])
 
@@ -302,8 +302,8 @@ _LEAVING = 2.0
 class ExplainListener:
     """Socket on which rank 0 answers ``horovodrun --explain``, one connection at a time, in a daemon thread."""
 
-    def __init__(self, answer: Callable[[], str]) -> None:
-        self._answer = answer
+    def __init__(self, explain: Callable[[], str]) -> None:
+        self._explain = explain
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(new_socket_name())
@@ -340,7 +340,7 @@ class ExplainListener:
                 if not kernel.is_this_user_or_root(connection):
                     continue
                 try:
-                    text = self._answer()
+                    text = self._explain()
                 except TimeoutError:
                     text = "another report is being made; try again\n"
                 connection.sendall(text.encode(errors="replace"))

@@ -84,7 +84,7 @@ class MessageBus:
         """Ask rank 0's engine to pass all waiting operations to the ``on_waiting`` handlers."""
         self._engine.ask_who_waits()
 
-    def tell_own(self, kind: str, **what: Any) -> None:
+    def send_to_self(self, kind: str, **what: Any) -> None:
         """Queue a message for this rank's own handler, which runs in the bus's thread."""
         self._box.put(json.dumps([kind, what]).encode())
 

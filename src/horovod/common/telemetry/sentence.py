@@ -26,10 +26,10 @@ def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
     """
     size, ranks = job["size"], job["ranks"]
     step = job.get("step_seconds")
-    made = max(rank["made"] for rank in ranks)
+    steps = max(rank["made"] for rank in ranks)
     if step and step < _SHORT and size > 1:
-        return f"{_count(size, 'worker')}, {made:,} steps of {milliseconds(step)}: too short to judge how they scale"
-    head = [_count(size, "worker"), f"{made:,} steps"]
+        return f"{_count(size, 'worker')}, {steps:,} steps of {milliseconds(step)}: too short to judge how they scale"
+    head = [_count(size, "worker"), f"{steps:,} steps"]
     if job.get("efficiency") is not None and size > 1:
         head.append(f"{int(100 * job['efficiency'])}% of linear")
     if not step:
@@ -37,7 +37,7 @@ def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
     tiny = _tiny(job)
     exposed = _exposed(job, step, size) + ("" if tiny else _speed(ranks, step))
     parts = [", ".join(head), *_late(job, ranks, step), exposed, *_data(ranks, step), *tiny]
-    parts += _uneven(ranks, made, lag / step) + _pauses(job, ranks) + _noise(job, size)
+    parts += _uneven(ranks, steps, lag / step) + _pauses(job, ranks) + _noise(job, size)
     return "; ".join(parts)
 
 
@@ -100,9 +100,9 @@ def _tiny(job: Mapping[str, Any]) -> list[str]:
     return [f"each step has {job['operations']:.0f} operations of only {_bytes(each)}"]
 
 
-def _uneven(ranks: Sequence[Mapping[str, Any]], made: int, lag: float) -> list[str]:
+def _uneven(ranks: Sequence[Mapping[str, Any]], steps: int, lag: float) -> list[str]:
     least = min(ranks, key=lambda rank: rank["made"])
-    if least["made"] >= 0.99 * made - 1 - lag:
+    if least["made"] >= 0.99 * steps - 1 - lag:
         return []
     return [f"rank {least['rank']} made only {least['made']:,} steps"]
 

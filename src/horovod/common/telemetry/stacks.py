@@ -65,7 +65,7 @@ class Thread:
     """Frames, innermost first."""
 
     @property
-    def ours(self) -> bool:
+    def is_telemetry(self) -> bool:
         """True if the thread runs Horovod's telemetry."""
         return any(f"{os.sep}telemetry{os.sep}" in frame.path and frame.library == "horovod" for frame in self.frames)
 
@@ -95,7 +95,7 @@ def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
     ``faulthandler`` lists the oldest thread last.
     """
     found = [thread for thread in threads if thread.ident == ident] if ident is not None else []
-    others = [thread for thread in threads if not thread.ours]
+    others = [thread for thread in threads if not thread.is_telemetry]
     return found[0] if found else others[-1] if others else None
 
 
@@ -145,11 +145,11 @@ class StackReporter:
         from horovod import _core
 
         self._own = _memory("horovod-stacks")
-        self._theirs = _memory("horovod-stacks-engine")
+        self._engine_file = _memory("horovod-stacks-engine")
         self._signal = _unused_signal()
         if self._signal:
-            faulthandler.register(self._signal, file=self._theirs, all_threads=True, chain=False)
-        self.answerer = engine.answerer(rank, bus.box, self._signal, self._theirs.fileno())
+            faulthandler.register(self._signal, file=self._engine_file, all_threads=True, chain=False)
+        self.answerer = engine.answerer(rank, bus.box, self._signal, self._engine_file.fileno())
         bus.on_topic(_core.TOPIC_STACKS, self._give)
         engine.watch_signal(signal.SIGUSR2, self.answerer)
 
@@ -158,7 +158,7 @@ class StackReporter:
         if self._signal:
             faulthandler.unregister(self._signal)
         self._own.close()
-        self._theirs.close()
+        self._engine_file.close()
 
     def _give(self, _: int, body: bytes) -> None:
         # Tell the engine first that Python responds, because collecting the stacks can be slow.
@@ -200,7 +200,7 @@ def _source(text: str) -> dict[str, str]:
     lines = {}
     for thread in parse(text):
         own = thread.own
-        if own is not None and not thread.ours:
+        if own is not None and not thread.is_telemetry:
             frame = thread.frames[own]
             if found := linecache.getline(frame.path, frame.line).strip():
                 lines[f"{frame.path}:{frame.line}"] = found[:200]
@@ -229,7 +229,7 @@ def _loaders() -> dict[str, list[Any]]:
     return {"live": live, "lengths": lengths}
 
 
-def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
+def _among(objects: list[Any], targets: set[Any]) -> list[Any]:
     """Search for objects of the given classes, for at most 0.3 s.
 
     The time is limited because the engine assumes that Python is blocked after one second without an answer.
@@ -237,7 +237,7 @@ def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
     found: list[Any] = []
     end = time.monotonic() + _MOMENT
     for first in range(0, len(objects), _AT_ONCE):
-        found += [one for one in objects[first : first + _AT_ONCE] if type(one) in wanted]
+        found += [one for one in objects[first : first + _AT_ONCE] if type(one) in targets]
         if time.monotonic() > end:
             break
     return found

@@ -1,8 +1,8 @@
 """Training step statistics, computed from each rank's measurements.
 
 Each rank sums up its own steps (``Own``) and reports periodically to rank 0. Rank 0 combines the reports
-(``Together``). A report contains running totals instead of differences, so the loss of a report is harmless. It also
-contains a sample of at most ``SAMPLE`` single steps. From the samples, rank 0 finds the rank that came last.
+(``CombinedSteps``). A report contains running totals instead of differences, so the loss of a report is harmless. It
+also contains a sample of at most ``SAMPLE`` single steps. From the samples, rank 0 finds the rank that came last.
 
 **Which rank came last.** All ranks end a collective at the same time. The latest rank therefore waits least, and the
 other ranks wait longer by its lateness. Comparing waiting times needs no common clock. Programs that run entirely
@@ -28,11 +28,11 @@ _REMEMBERED = 101
 # Maximum number of sampled steps that wait for reports of other ranks.
 _WAITING = 4096
 # Approximate maximum number of stored reports about steps for which reports of other ranks are missing.
-_TOLD = 1 << 16
+_MAX_SAMPLES = 1 << 16
 # Number of recent comparisons that the statistics named "lately" cover.
 _LATELY = 200
 # A rank comes last significantly often if its count exceeds the expected one by this many standard deviations.
-_BEYOND_CHANCE = 3
+_MIN_DEVIATIONS = 3
 # Minimum lateness that is considered significant, as a fraction of a step and in ns.
 _LATE, _LEAST_LATE = 0.02, 50_000
 
@@ -134,7 +134,7 @@ class Own:
 
     def __init__(self) -> None:
         self.sums = Sums()
-        self.made = 0
+        self.completed = 0
         self.lengths: deque[int] = deque(maxlen=_REMEMBERED)
 
     def add(self, steps: Sequence[Step]) -> list[Sampled]:
@@ -144,7 +144,7 @@ class Own:
         long = max(_PAUSE * median(known), _LEAST_PAUSE) if len(known) >= 10 else float("inf")
         counted = [step for step in warm if step.time <= long]
         if steps:
-            self.made = steps[-1].number + 1
+            self.completed = steps[-1].number + 1
         self.sums.add(counted)
         self.sums.pauses += len(warm) - len(counted)
         self.sums.paused += sum(step.time for step in warm if step.time > long)
@@ -175,19 +175,19 @@ class Pings:
     def __init__(self) -> None:
         self._clocks: deque[Clock] = deque(maxlen=16)
 
-    def add(self, asked: int, theirs: int, answered: int) -> Clock:
+    def add(self, sent_at: int, peer_time: int, received_at: int) -> Clock:
         """Add a round trip, and return the most precise estimate so far of the clock's offset.
 
         Args:
-            asked: Time on rank 0, in ns, when rank 0 sent the question.
-            theirs: Time on the host, in ns, when the host answered.
-            answered: Time on rank 0, in ns, when the answer arrived.
+            sent_at: Time on rank 0, in ns, when rank 0 sent the question.
+            peer_time: Time on the host, in ns, when the host answered.
+            received_at: Time on rank 0, in ns, when the answer arrived.
         """
-        self._clocks.append(Clock(theirs - (asked + answered) // 2, (answered - asked + 1) // 2))
+        self._clocks.append(Clock(peer_time - (sent_at + received_at) // 2, (received_at - sent_at + 1) // 2))
         return min(self._clocks, key=lambda clock: clock.error)
 
 
-def came_last(
+def last_arrivals(
     steps: Mapping[int, Sampled], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
 ) -> tuple[int, int] | None:
     """Find the rank that arrived last in a step, and how late it was relative to the median of the other ranks.
@@ -229,7 +229,7 @@ class Lateness:
     by: dict[int, int] = field(default_factory=dict)
 
     def add(self, found: tuple[int, int] | None) -> None:
-        """Add the comparison of one step. ``found`` is the result of ``came_last`` for this step."""
+        """Add the comparison of one step. ``found`` is the result of ``last_arrivals`` for this step."""
         self.compared += 1
         if found is not None:
             rank, by = found
@@ -253,30 +253,30 @@ class Lateness:
         late = sum(self.times.values())
         expected = late / self.size
         deviation = math.sqrt(expected * (1 - 1 / self.size))
-        return rank if rank is not None and self.times[rank] > expected + _BEYOND_CHANCE * deviation else None
+        return rank if rank is not None and self.times[rank] > expected + _MIN_DEVIATIONS * deviation else None
 
 
-class Together:
+class CombinedSteps:
     """Combined reports of all ranks, kept on rank 0."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.sums: dict[int, Sums] = {}
         self.lately: dict[int, Sums] = {}
-        self.made: dict[int, int] = {}
+        self.completed: dict[int, int] = {}
         self.hosts: dict[int, int] = {}
         self.clocks: dict[int, Clock] = {}
         self.late = Lateness(size)
         self._lately: deque[tuple[int, int] | None] = deque(maxlen=_LATELY)
         self._waiting: OrderedDict[int, dict[int, Sampled]] = OrderedDict()
 
-    def add(self, rank: int, host: int, made: int, sums: Sums, sample: Iterable[Sampled]) -> None:
+    def add(self, rank: int, host: int, completed: int, sums: Sums, sample: Iterable[Sampled]) -> None:
         """Add the report of one rank.
 
         Args:
             rank: Rank that sent the report.
             host: Host of the rank.
-            made: Number of steps that the rank has completed.
+            completed: Number of steps that the rank has completed.
             sums: Sums over the rank's steps.
             sample: Some of the steps that the rank has completed since its last report.
         """
@@ -284,7 +284,7 @@ class Together:
         if sums.steps > before.steps:
             self.lately[rank] = sums.since(before)
         self.sums[rank] = sums
-        self.made[rank] = made
+        self.completed[rank] = completed
         self.hosts[rank] = host
         for step in sample:
             by_rank = self._waiting.setdefault(step.number, {})
@@ -292,10 +292,10 @@ class Together:
             if len(by_rank) == self.size:
                 del self._waiting[step.number]
                 if self.size > 1:
-                    found = came_last(by_rank, self.hosts, self.clocks)
+                    found = last_arrivals(by_rank, self.hosts, self.clocks)
                     self.late.add(found)
                     self._lately.append(found)
-        while len(self._waiting) > max(4 * SAMPLE, min(_WAITING, _TOLD // self.size)):
+        while len(self._waiting) > max(4 * SAMPLE, min(_WAITING, _MAX_SAMPLES // self.size)):
             self._waiting.popitem(last=False)
 
     def late_recently(self) -> Lateness:

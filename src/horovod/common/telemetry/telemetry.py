@@ -47,21 +47,21 @@ class Timelines:
         self._job, self._engine, self._settings = job, engine, settings
         self._lock = threading.Lock()
         self._running: _core.Timeline | None = None
-        self._asked = settings.text("HOROVOD_TIMELINE")
+        self._path = settings.text("HOROVOD_TIMELINE")
 
     def begin(self) -> str:
         """Start the timeline that the environment requests. Return an error message, or "" on success."""
-        if not self._asked or self._asked.upper() == DYNAMIC:
+        if not self._path or self._path.upper() == DYNAMIC:
             return ""
         try:
-            self._open(self._asked, self._settings.flag("HOROVOD_TIMELINE_MARK_CYCLES"))
+            self._open(self._path, self._settings.flag("HOROVOD_TIMELINE_MARK_CYCLES"))
         except OSError as error:
-            return f"no timeline: HOROVOD_TIMELINE is {self._asked!r}, and {error.strerror or error}"
+            return f"no timeline: HOROVOD_TIMELINE is {self._path!r}, and {error.strerror or error}"
         return ""
 
     def start(self, file_path: str, mark_cycles: bool = False) -> None:
         """Start a timeline. See ``HorovodBasics.start_timeline``."""
-        if not self._asked:
+        if not self._path:
             raise ValueError(
                 f"start_timeline({file_path!r}): HOROVOD_TIMELINE was not set when hvd.init() was called; "
                 "HOROVOD_TIMELINE=DYNAMIC (horovodrun --timeline-filename DYNAMIC) lets a job start timelines later"
@@ -97,13 +97,13 @@ class Timelines:
             An error message, or "" on success.
         """
         wanted = self._settings.flag("HOROVOD_TIMELINE_MERGE") and self._job.rank == 0
-        if not wanted or not self._asked or self._asked.upper() == DYNAMIC or not os.path.exists(self._asked):
+        if not wanted or not self._path or self._path.upper() == DYNAMIC or not os.path.exists(self._path):
             return ""
         deadline = time.monotonic() + _END_PATIENCE
-        others = [read.of_rank(self._asked, rank) for rank in range(1, self._job.size)]
+        others = [read.of_rank(self._path, rank) for rank in range(1, self._job.size)]
         while not all(map(_complete, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        words = ["merge", self._asked, "-o", read.with_word(self._asked, "all")]
+        words = ["merge", self._path, "-o", read.with_word(self._path, "all")]
         try:
             subprocess.run(
                 [sys.executable, *boot.arguments("horovod.timeline.__main__"), *words],
@@ -177,7 +177,7 @@ class Telemetry:
         self._warn = warner(job.rank, settings)
         self.hangs = Hangs(self.bus, engine, job, self.stack_reporter, self._warn)
         self._checks = Checks(job, engine, self.bus, settings, self._warn)
-        self._explain_listener = ExplainListener(self.hangs.asked) if job.rank == 0 else None
+        self._explain_listener = ExplainListener(self.hangs.explain) if job.rank == 0 else None
         self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
         self._making = threading.Lock()
@@ -194,8 +194,8 @@ class Telemetry:
         self.bus.start()
         if job.local_rank == 0 and engine.report_dir:
             reports.prune(engine.report_dir)
-        self._tell(self.timelines.begin())
-        self._tell(begin_nvtx_ranges(engine, settings))
+        self._report(self.timelines.begin())
+        self._report(begin_nvtx_ranges(engine, settings))
 
     def dump(self, directory: "str | os.PathLike[str] | None") -> str:
         """Write the flight recorder's entries to a file, and return the file's path.
@@ -254,9 +254,9 @@ class Telemetry:
 
     def finish(self) -> None:
         """Do the slow part of the shutdown, once the engine is down and no rank is waiting for this one."""
-        self._tell(self.timelines.merge())
+        self._report(self.timelines.merge())
 
-    def _tell(self, trouble: str) -> None:
+    def _report(self, trouble: str) -> None:
         if trouble:
             self._warn(trouble)
 
@@ -303,7 +303,7 @@ class Live:
         # Index of the next per-rank message to send. It is the first one that did not fit into the pipe last time.
         self._next = 0
         self._wake, self._closed = threading.Event(), threading.Event()
-        bus.on_waiting(self._hear)
+        bus.on_waiting(self._on_waiting)
         self._thread = threading.Thread(target=self._run, name="hvd-live", daemon=True)
         self._thread.start()
 
@@ -322,7 +322,7 @@ class Live:
         self._thread.join(_PATIENCE)
         if not self._thread.is_alive():
             self._waiting = []
-            self._tell()
+            self._send_messages()
             self._teller.close()
             # Drop the callbacks, which keep this object and the engine alive in a reference cycle.
             self._account, self._why = lambda: None, str
@@ -331,18 +331,18 @@ class Live:
         """Close the pipe in a forked child, where the sender thread does not exist."""
         self._teller.close()
 
-    def _hear(self, report: dict[str, Any]) -> None:
+    def _on_waiting(self, report: dict[str, Any]) -> None:
         if report["asked"]:
             self._waiting = [one for one in report["waiting"] if one["age"] >= _AGE]
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self._tell()
+            self._send_messages()
             self._bus.ask_who_waits()
             self._wake.wait(INTERVAL)
             self._wake.clear()
 
-    def _tell(self) -> None:
+    def _send_messages(self) -> None:
         try:
             self._send(self._messages())
         except Exception as error:  # a telemetry error must not end the job
@@ -351,15 +351,15 @@ class Live:
     def _messages(self) -> list[bytes]:
         """Return the messages to send, most important first."""
         waiting = self._waiting
-        made = [live.encode(live.of_waits(waiting, self._why() if waiting else ""))]
+        messages = [live.encode(live.of_waits(waiting, self._why() if waiting else ""))]
         account = self._account()
         if account is None:
-            return made
+            return messages
         job = account.job()
-        made.append(live.encode(live.of_job(job, self._at)))
+        messages.append(live.encode(live.of_job(job, self._at)))
         more = live.packed(live.of_ranks(job["ranks"]), live.of_values(job["ranks"]))
         start = self._next % len(more) if more else 0
-        return made + more[start:] + more[:start]
+        return messages + more[start:] + more[:start]
 
     def _send(self, messages: list[bytes]) -> None:
         for number, message in enumerate(messages):

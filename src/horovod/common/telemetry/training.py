@@ -151,14 +151,14 @@ def _differences(notes: Notes) -> list[str]:
     return found
 
 
-def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
-    if theirs is None or len(mine) != len(theirs):
+def _alike(own: Sequence[float], peer: Sequence[float] | None) -> bool:
+    if peer is None or len(own) != len(peer):
         return False
     # Treat NaN as equal to everything, because NaN is not a sign of different parameters.
-    if mine == theirs or any(x != x for x in (*mine, *theirs)):
+    if own == peer or any(x != x for x in (*own, *peer)):
         return True
-    length = max(sum(x * x for x in mine), sum(x * x for x in theirs))
-    return sum((x - y) ** 2 for x, y in zip(mine, theirs, strict=True)) <= _UNLIKE**2 * length
+    length = max(sum(x * x for x in own), sum(x * x for x in peer))
+    return sum((x - y) ** 2 for x, y in zip(own, peer, strict=True)) <= _UNLIKE**2 * length
 
 
 def _gradients(notes: Notes) -> str:
@@ -248,22 +248,22 @@ class Checks:
         self._warn = warn
         self._comparison = Comparison()
         self._on = job.size > 1 and settings.flag("HOROVOD_TRAINING_CHECKS")
-        bus.on("training", self._hear)
+        bus.on("training", self._on_observation)
         if self._on:
-            training.open(lambda note: self._say(bus, note), lambda: int(engine.stats()["bytes"]))
+            training.open(lambda note: self._forward(bus, note), lambda: int(engine.stats()["bytes"]))
 
     def noise_scale(self) -> dict[str, Any] | None:
         """Return rank 0's gradient noise scale for the first optimizer, or None if unknown."""
         first = next(iter(self._comparison.noise.values()), None)
         return None if first is None else first.estimate()
 
-    def _say(self, bus: MessageBus, note: dict[str, Any]) -> None:
+    def _forward(self, bus: MessageBus, note: dict[str, Any]) -> None:
         if self._rank == 0:
-            bus.tell_own("training", **note)
+            bus.send_to_self("training", **note)
         else:
             bus.send("training", to=0, **note)
 
-    def _hear(self, rank: int, note: dict[str, Any]) -> None:
+    def _on_observation(self, rank: int, note: dict[str, Any]) -> None:
         text = self._comparison.add(rank, note)
         if text:
             self._warn(f"{text} {_OFF}")

@@ -38,12 +38,12 @@ class BucketSizes(NamedTuple):
 class BucketTuning:
     """Bucket sizes requested by autotune on rank 0 and adopted by all ranks of a process set."""
 
-    __slots__ = ("used", "wanted")
+    __slots__ = ("requested", "used")
 
     def __init__(self) -> None:
         self.used = False
         """True if some gradients share buckets of the default sizes, so that the sizes can be tuned."""
-        self.wanted: BucketSizes | None = None
+        self.requested: BucketSizes | None = None
         """Requested sizes, or None to leave the sizes unchanged."""
 
 

@@ -26,8 +26,8 @@ class Training:
     """Observer of training in this process. ``open`` is called when a job begins, and ``close`` when it ends."""
 
     __slots__ = (
-        "_begun",
-        "_say",
+        "_send",
+        "_started_at",
         "_traffic",
         "epoch_batches",
         "epochs",
@@ -39,7 +39,7 @@ class Training:
     )
 
     def __init__(self) -> None:
-        self._say: Say | None = None
+        self._send: Say | None = None
         self._traffic: Callable[[], int] = int
         self._forget()
 
@@ -58,26 +58,26 @@ class Training:
         """Minimum number of bytes for averaging the gradients of such an optimizer once."""
         self.remedy = ""
         # Bytes that were transferred before the first step of an optimizer that is not distributed.
-        self._begun = 0
+        self._started_at = 0
 
-    def open(self, say: Say, traffic: Callable[[], int]) -> None:
+    def open(self, send: Say, traffic: Callable[[], int]) -> None:
         """Start observing a job of several ranks.
 
         Args:
-            say: Function that sends an observation to rank 0.
+            send: Function that sends an observation to rank 0.
             traffic: Function that returns the number of bytes that this rank's operations have transferred so far.
         """
         self._forget()
-        self._say, self._traffic = say, traffic
+        self._send, self._traffic = send, traffic
 
     def close(self) -> None:
         """Stop observing because the job has ended."""
-        self._say, self._traffic = None, int
+        self._send, self._traffic = None, int
 
     @property
     def watched(self) -> bool:
         """True while a job is running in which rank 0 compares observations."""
-        return self._say is not None
+        return self._send is not None
 
     def tell(self, about: str, of: str, ranks: Sequence[int], step: int = 0, **what: Any) -> None:
         """Send an observation to rank 0, which compares it with those of the other ``ranks``.
@@ -91,8 +91,8 @@ class Training:
             step: Step of the observation.
             **what: Values to compare.
         """
-        if self._say is not None:
-            self._say({"about": about, "of": of, "ranks": list(ranks), "step": step, **what})
+        if self._send is not None:
+            self._send({"about": about, "of": of, "ranks": list(ranks), "step": step, **what})
 
     def plain_step(self, count_bytes: Callable[[], int], remedy: str) -> int:
         """Count a step of an optimizer that is not distributed, and return the number of such steps so far.
@@ -103,7 +103,7 @@ class Training:
         """
         self.remedy = remedy
         if self.plain_steps == 0:
-            self._begun = self._traffic()
+            self._started_at = self._traffic()
         if self.plain_steps < 2:
             self.plain_bytes = max(self.plain_bytes, count_bytes())
         self.plain_steps += 1
@@ -115,7 +115,7 @@ class Training:
         In this case, only non-distributed optimizers have taken steps, and all operations since the first step have
         transferred fewer bytes than one set of gradients.
         """
-        return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._begun < self.plain_bytes
+        return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._started_at < self.plain_bytes
 
     def progress(self) -> str:
         """Describe training progress, such as " after 9 steps", for messages about this rank's exit."""

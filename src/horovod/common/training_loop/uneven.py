@@ -47,7 +47,7 @@ class Sync(Generic[_T]):
             raise ValueError(f"batches must be iterable, got {type(batches).__name__}")
         if weight is not None and not callable(weight):
             check_weight(weight)
-        self._batches, self._policy, self._given = batches, policy, weight
+        self._batches, self._policy, self._weight = batches, policy, weight
         self._frontend, self._join, self._copy = frontend, join or self._engine_join, copy
         self._wait = wait or (lambda work, memory: work.wait())
         self.weight = 0.0
@@ -100,10 +100,10 @@ class Sync(Generic[_T]):
     def _begin(self, batch: _T, last: bool) -> None:
         if self.padding:
             self.weight = 0.0
-        elif callable(self._given):
-            self.weight = check_weight(self._given(batch))
+        elif callable(self._weight):
+            self.weight = check_weight(self._weight(batch))
         else:
-            self.weight = check_weight(samples(batch) if self._given is None else self._given)
+            self.weight = check_weight(samples(batch) if self._weight is None else self._weight)
         current.batch, current.last, current.padding = self.weight, last, self.padding
         current.joins = self._policy == "join"
         current.ended = None

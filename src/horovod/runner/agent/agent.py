@@ -25,10 +25,10 @@ import msgspec
 from horovod.common.contract.kernel import MemoryFileError
 from horovod.runner.agent import messages
 from horovod.runner.agent.messages import (
-    Alive,
     Finished,
     FrameReader,
     FrameWriter,
+    Heartbeat,
     Hello,
     KillWorker,
     Notice,
@@ -123,7 +123,7 @@ class Agent:
         self._relays = False
         self._limit = 0.0  # Seconds without a message after which the launcher is considered lost, or 0 for no limit
         self._last_heard = self._looked = time.monotonic()
-        self._next_word = 0.0  # Time at which the next heartbeat is due
+        self._next_heartbeat = 0.0  # Time at which the next heartbeat is due
         self._signals: list[int] = []
         os.set_blocking(requests, False)
         self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -211,29 +211,29 @@ class Agent:
         if now - self._looked > max(1.0, self._limit / 2):
             self._last_heard = now
         self._looked = now
-        self._say_alive()
+        self._send_heartbeats()
         if self._limit and self._requests is not None and now - self._last_heard > self._limit:
             self._lose_launcher()
 
-    def _say_alive(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Send a heartbeat if one is due.
 
         This function also runs between worker starts, which can be slow on a busy host.
         """
         now = time.monotonic()
-        if self._limit and self._requests is not None and now >= self._next_word:
-            self._next_word = now + self._limit / 4
+        if self._limit and self._requests is not None and now >= self._next_heartbeat:
+            self._next_heartbeat = now + self._limit / 4
             if not self._writer.pending:  # Any message serves as a heartbeat, so Alive is sent only if none is queued.
-                self._writer.send(Alive())
+                self._writer.send(Heartbeat())
             self._writer.flush()
 
     def _lose_launcher(self) -> None:
         """Stop the job, because the launcher was killed or cannot be reached."""
         self._limit = 0
         self._writer.broken = True
-        self._hear_no_more()
+        self._check_silence()
 
-    def _hear_no_more(self) -> None:
+    def _check_silence(self) -> None:
         """Stop the job, because the launcher has closed the request pipe. It might still read this agent's reports."""
         self._requests = None
         self._streams.hang_up()
@@ -254,7 +254,7 @@ class Agent:
                 return
             self._last_heard = time.monotonic()
             if not data:
-                self._hear_no_more()
+                self._check_silence()
                 return
             for message in self._reader.feed(data):
                 self._obey(message)
@@ -292,7 +292,7 @@ class Agent:
             self._relays = job.relay
             self._workers.prepare(job, bytes(self._payload) or None, address)
             return
-        pids = self._workers.start(job, bytes(self._payload) or None, address, self._say_alive)
+        pids = self._workers.start(job, bytes(self._payload) or None, address, self._send_heartbeats)
         self._payload.clear()
         self._writer.send(Started(pids))
         if job.stdin_rank >= 0:
@@ -393,15 +393,15 @@ def _guard(agent: int) -> int:
             break
     deadline = time.monotonic() + GIVE_UP
     while time.monotonic() < deadline:
-        left = linux.descendants(os.getpid())
-        for pid in left:
+        remaining = linux.descendants(os.getpid())
+        for pid in remaining:
             linux.send_signal(pid, signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             pass
-        if not left:
+        if not remaining:
             break
         time.sleep(0.01)
     return status if status >= 0 else 128 - status

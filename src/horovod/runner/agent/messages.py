@@ -292,7 +292,7 @@ class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
     stream: int
 
 
-class Alive(msgspec.Struct, frozen=True, tag="alive"):
+class Heartbeat(msgspec.Struct, frozen=True, tag="alive"):
     """Heartbeat message that the launcher and its agents exchange."""
 
 
@@ -324,7 +324,7 @@ Request = (
     | Stop
     | Watch
     | Spawn
-    | Alive
+    | Heartbeat
     | StreamData
     | StreamEnd
 )
@@ -340,7 +340,7 @@ Report = (
     | Notice
     | Finished
     | StreamOpen
-    | Alive
+    | Heartbeat
     | StreamData
     | StreamEnd
 )

@@ -76,16 +76,16 @@ class Streams:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        held = sum(stream.sock is not None for stream in self._streams.values())
+        open_count = sum(stream.sock is not None for stream in self._streams.values())
         for _ in range(ACCEPTS):
             try:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            if held >= self._limit:
+            if open_count >= self._limit:
                 sock.close()
                 continue
-            held += 1
+            open_count += 1
             sock.setblocking(False)
             stream = _Stream(self._next, sock.fileno(), ByteWriter(sock.fileno()), sock=sock)
             self._next += 2

@@ -65,7 +65,7 @@ class HostState:
         self._linger_until: float  # End of the grace period for child processes of exited workers
         self._kill_at: float | None = None
         # Pids of the processes that have received SIGTERM
-        self._asked: set[int] = set()
+        self._requested_stops: set[int] = set()
         # Signal that the ranks must still receive before SIGTERM, or 0
         self._first = 0
         # Pids of the processes that have received the signal `_first`, or None if it has not been sent
@@ -114,7 +114,7 @@ class HostState:
         """Record which processes have received the first stop signal."""
         self._ranks = list(ranks)
         if self._first == signal.SIGTERM:
-            self._asked.update(ranks)
+            self._requested_stops.update(ranks)
 
     def advance(self, now: float, running: bool, look: Callable[[], list[int]]) -> Step:
         """Return the signals to send now.
@@ -151,8 +151,8 @@ class HostState:
             return self._finish(alive)
         if now >= self._kill_at:
             return Step(kill=alive)
-        asked = [pid for pid in alive if pid not in self._asked]
-        self._asked.update(asked)
+        asked = [pid for pid in alive if pid not in self._requested_stops]
+        self._requested_stops.update(asked)
         return Step(term=asked)
 
     def _finish(self, survivors: list[int]) -> Step:

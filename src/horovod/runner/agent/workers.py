@@ -104,7 +104,7 @@ class WorkerTable:
         # Pids of all processes that have called hvd.init()
         self._called: set[int] = set()
         # Maps the process group of an exited worker to the time at which its remaining child processes are killed
-        self._left: dict[int, float] = {}
+        self._exited: dict[int, float] = {}
         self._key_file = b""
         self._pipe: ReportReader | None = None
         self._store: dict[bytes, bytes] = {}
@@ -343,14 +343,14 @@ class WorkerTable:
         for process in self._processes.values():
             self._drain_process(process)
 
-    def reap(self, others: Callable[[int, int], object]) -> None:
+    def reap(self, on_other: Callable[[int, int], object]) -> None:
         """Collect the exit codes of all children that have exited, and report exited workers.
 
         Children include orphans that the agent adopted. A worker's output is reported before its exit, because the
         launcher uses the output to explain the exit.
 
         Args:
-            others: Function to call for each child that is not a worker, with its pid and exit code. A negative exit
+            on_other: Function to call for each child that is not a worker, with its pid and exit code. A negative exit
                 code is a signal.
         """
         options = os.WNOHANG | (os.WUNTRACED | os.WCONTINUED if self._lasting else 0)
@@ -366,7 +366,7 @@ class WorkerTable:
                 if process is not None:
                     self._report(Stopped(process.rank, os.WIFSTOPPED(status)))
             elif process is None:
-                others(pid, os.waitstatus_to_exitcode(status))
+                on_other(pid, os.waitstatus_to_exitcode(status))
             else:
                 self._end(process, os.waitstatus_to_exitcode(status))
 
@@ -385,7 +385,7 @@ class WorkerTable:
         self._send_result(process)
         self._report(Exited(process.rank, code))
         if self._lasting:
-            self._left[process.popen.pid] = time.monotonic() + LEFTOVERS
+            self._exited[process.popen.pid] = time.monotonic() + LEFTOVERS
 
     def kill(self, rank: int) -> None:
         """Send SIGKILL to a running worker and all its descendants."""
@@ -424,12 +424,12 @@ class WorkerTable:
 
     def next_time(self) -> float | None:
         """Return the next time at which `clear` kills leftover child processes, or None if there are none."""
-        return min(self._left.values(), default=None)
+        return min(self._exited.values(), default=None)
 
     def clear(self, now: float) -> None:
         """Kill the leftover child processes of workers that exited at least LEFTOVERS seconds ago."""
-        for group in [pid for pid, at in self._left.items() if at <= now]:
-            del self._left[group]
+        for group in [pid for pid, at in self._exited.items() if at <= now]:
+            del self._exited[group]
             if self._processes[group].running:  # A new worker has reused the pid, so do not kill its processes.
                 continue
             for pid in linux.descendants(os.getpid(), group=group):

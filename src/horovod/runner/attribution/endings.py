@@ -24,7 +24,7 @@ class Endings:
         """Create an empty collection. `hosts` contains the host of each rank."""
         self._hosts = hosts
         self._endings: dict[int, reasons.Ending] = {}
-        self._left: dict[int, str] = {}
+        self._departures: dict[int, str] = {}
         self._refused: set[int] = set()
         # Last stderr output of each rank when the launcher began to stop the job, or None before that.
         self._tails: Mapping[int, str] | None = None
@@ -42,7 +42,7 @@ class Endings:
         if self._tails is None:
             self._tails = tails
 
-    def hear(self, line: bytes) -> None:
+    def record(self, line: bytes) -> None:
         """Record a report that a worker has sent."""
         report = reasons.decode(line)
         if report is None or report.rank not in self._hosts:
@@ -53,7 +53,7 @@ class Endings:
         elif isinstance(report, reasons.Refused):
             self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
-            self._left[report.rank] = report.reason
+            self._departures[report.rank] = report.reason
         # Ignore reports that arrive after the launcher began to stop the job, because the stop might have caused them.
         elif not self.stopping:
             self._endings[report.rank] = self._checked(report)
@@ -67,7 +67,7 @@ class Endings:
         self.ends = [end for end in self.ends if end.rank not in ranks]
         for rank in ranks:
             self._endings.pop(rank, None)
-            self._left.pop(rank, None)
+            self._departures.pop(rank, None)
 
     def suffers(self, rank: int) -> bool:
         """Return True if the rank reported that it failed only because of another rank."""
@@ -94,7 +94,7 @@ class Endings:
                 tail_at_stop=None if self._tails is None else self._tails.get(rank),
                 error=report.error,
                 reason=self._endings.get(rank),
-                left=self._left.get(rank),
+                departure=self._departures.get(rank),
                 refused=rank in self._refused,
             )
         )

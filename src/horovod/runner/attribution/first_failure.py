@@ -21,7 +21,7 @@ from horovod.runner.base.job_result import describe_status
 
 # Patterns for the engine's messages about lost or absent ranks. The messages are in core/engine/driver_end.cc and
 # src/horovod/common/bootstrap/errors.py.
-_LEFT = re.compile(r"\brank (\d+) \(host [^)]*\) has left the job(?:: ([^;\n]*))?")
+_DEPARTED = re.compile(r"\brank (\d+) \(host [^)]*\) has left the job(?:: ([^;\n]*))?")
 _LOST = re.compile(r"\brank (\d+) \(host [^)]*\) was lost\b")
 _ABSENT = re.compile(r"\bwaited (\S+) s for rank (\d+(?:, \d+)*)(?:, \.\.\.)? \(of \d+\) to call hvd\.init\(\)")
 _ENDED = "the process ended"
@@ -45,16 +45,16 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
     text = "\n".join(exception)
     if (absent := _ABSENT.search(text)) is not None:
         return Ending(rank, "absent", [int(number) for number in absent[2].split(",")], float(absent[1]))
-    if (left := _LEFT.search(text)) is not None:
+    if (left := _DEPARTED.search(text)) is not None:
         return Ending(rank, "left", [int(left[1])])
     if victim and (lost := _LOST.search(text)) is not None:
         return Ending(rank, "lost", [int(lost[1])])
     return Ending(rank, "failed" if victim else "own")
 
 
-def why_left(exception: Sequence[str]) -> str:
+def departure_reason(exception: Sequence[str]) -> str:
     """Find out from another rank's exception why a rank left the job. Return an empty string if it gave no reason."""
-    left = _LEFT.search("\n".join(exception))
+    left = _DEPARTED.search("\n".join(exception))
     return left[2] or "" if left is not None else ""
 
 
@@ -96,9 +96,9 @@ _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # TensorFlow raises UnknownError if a Horovod operation loses its connection to another rank, but also for unrelated
 # errors. The error is attributed to Horovod only if its message contains the text _OURS.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
-_OURS = "Horovod "
+_HOROVOD_PREFIX = "Horovod "
 # The debugger pdb raises BdbQuit if the user enters `q`, or at the end of its input.
-_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")
+_QUIT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")
 _MORE_LINES = 8  # Maximum number of lines of a message that are kept after a blank line
 
 
@@ -116,7 +116,7 @@ class RankEnd:
             job was not stopped.
         error: Why the worker could not be started, or an empty string.
         reason: The worker's own report about its exit, sent before the launcher began to stop the job, or None.
-        left: The worker's own reason for leaving the job, or None.
+        departure: The worker's own reason for leaving the job, or None.
         refused: True if a child process of the worker called hvd.init(), which is an error.
     """
 
@@ -128,7 +128,7 @@ class RankEnd:
     tail_at_stop: str | None = None
     error: str = ""
     reason: Ending | None = None
-    left: str | None = None
+    departure: str | None = None
     refused: bool = False
 
 
@@ -184,7 +184,7 @@ def _is_victim(block: Sequence[str]) -> bool:
     name = _exception_name(block)
     return bool(
         _VICTIM.match(name)
-        or (_TENSORFLOW_VICTIM.match(name) and any(_OURS in line for line in block[block.index(name) :]))
+        or (_TENSORFLOW_VICTIM.match(name) and any(_HOROVOD_PREFIX in line for line in block[block.index(name) :]))
     )
 
 
@@ -239,7 +239,7 @@ def _rest_of_message(lines: Sequence[str]) -> list[str]:
     """
     end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
     messages = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
-    ours = [i for i, line in enumerate(messages) if line.startswith(_OURS)]
+    ours = [i for i, line in enumerate(messages) if line.startswith(_HOROVOD_PREFIX)]
     return messages[: ours[-1] + 1][-_MORE_LINES:] if ours else messages[:_MORE_LINES]
 
 
@@ -276,7 +276,7 @@ def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
         return None
     headline, also = _headline(culprit, ends), _also_failed(culprit, ends)
     headline += also
-    text = "\n".join([*headline, *_last_words(culprit, f"the exception of rank {culprit.rank}" if also else "")])
+    text = "\n".join([*headline, *_final_exception(culprit, f"the exception of rank {culprit.rank}" if also else "")])
     return FirstFailure(culprit.rank, _exit_code(culprit), text, "\n".join(headline), _suffers(culprit))
 
 
@@ -313,14 +313,14 @@ def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailur
         if accused is None or (accused.status != 0 and not accused.stopped) or _suffers(accused):
             continue
         exception, _ = find_exception(victim.tail)
-        left = why_left(exception) if accused.left is None else accused.left
+        left = departure_reason(exception) if accused.departure is None else accused.departure
         lines = _summary(accused, ends)
         how = describe(reason, left, accused.status, accused.stopped)
         lines.append(f"rank {accused.rank} on host {accused.host} failed first: {how}")
         if reason.ranks[1:]:
             lines.append(f"neither did rank {reasons.rank_ranges(reason.ranks[1:], ', ')}")
         lines += _also_failed(accused, ends)
-        text = [*lines, *_last_words(accused)]
+        text = [*lines, *_final_exception(accused)]
         if exception:
             text.append(f"what rank {victim.rank} on host {victim.host} says:")
             text += ["    " + line for line in exception[exception.index(_exception_name(exception)) :]]
@@ -363,14 +363,14 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
             'only: put it below `if __name__ == "__main__":`'
         )
     exception, _ = find_exception(culprit.tail)
-    if exception and _exception_name(exception).startswith(_LEFT_DEBUGGER):
+    if exception and _exception_name(exception).startswith(_QUIT_DEBUGGER):
         lines.append(
             f"a debugger was quit, or found no terminal: `horovodrun --debug-rank {culprit.rank}` gives this rank one"
         )
     return lines
 
 
-def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
+def _final_exception(culprit: RankEnd, called: str = "") -> list[str]:
     """Return the rank's exception or its last stderr lines, below a heading.
 
     `called` replaces the words "its exception" in the heading.

@@ -10,8 +10,8 @@ from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
 # Maximum number of user frames to show. If there are more, frames in the middle are omitted.
-MOST = 12
-_KEPT_LIBRARY = 2  # Number of library frames, the last ones, to show if there are no user frames
+MAX_LINES = 12
+_MAX_LIBRARY_FRAMES = 2  # Number of library frames, the last ones, to show if there are no user frames
 
 # In the traceback of an exception group, each line begins with a margin of `|` characters.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
@@ -82,9 +82,9 @@ def _belongs(line: str, margin: str) -> bool:
 
 def _show(frames: Sequence[_Frame]) -> list[str]:
     own = [index for index, frame in enumerate(frames) if not frame.library]
-    kept = set(own if len(own) <= MOST else [*own[: MOST // 3], *own[-(MOST - MOST // 3) :]])
+    kept = set(own if len(own) <= MAX_LINES else [*own[: MAX_LINES // 3], *own[-(MAX_LINES - MAX_LINES // 3) :]])
     if not own:
-        kept = set(range(len(frames))[-_KEPT_LIBRARY:])
+        kept = set(range(len(frames))[-_MAX_LIBRARY_FRAMES:])
     lines: list[str] = []
     left: list[_Frame] = []
     for index, frame in enumerate(frames):

@@ -21,14 +21,14 @@ def integer(name: str, value: Any, least: int) -> int:
     return value
 
 
-def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """Return `value` as a float if it is above 0 and at most `most`.
+def seconds(name: str, value: Any, maximum: float = sys.float_info.max) -> float:
+    """Return `value` as a float if it is above 0 and at most `maximum`.
 
     Raises:
         ValueError: If it is not. The message calls the argument `name`.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
-        finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= maximum:
+        finite, limit = ("finite ", "") if maximum == sys.float_info.max else ("", f" and at most {maximum:.0f}")
         raise ValueError(f"{name} must be a {finite}number of seconds above 0{limit}, got {value!r}")
     return float(value)
 
@@ -64,7 +64,7 @@ class Names:
     Attributes:
         start: Initial number of workers.
         least: Minimum number of workers.
-        most: Maximum number of workers.
+        max_np: Maximum number of workers.
         resets: Maximum number of changes of the set of ranks.
         timeout: Seconds to wait for enough workers.
         cooldown: Initial and maximum seconds for which a failed host is excluded.
@@ -75,7 +75,7 @@ class Names:
 
     start: str
     least: str
-    most: str
+    max_np: str
     resets: str
     timeout: str
     cooldown: str

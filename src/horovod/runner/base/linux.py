@@ -20,7 +20,7 @@ from horovod.runner.base.job_result import AgentError, LaunchError
 
 WARNING = signal.SIGUSR1
 """Signal by which batch systems warn that a job is about to end. The ranks get it too; it ends no process."""
-_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, WARNING)
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, WARNING)
 
 
 class SignalQueue:
@@ -35,7 +35,7 @@ class SignalQueue:
     def __init__(self, only: Collection[int] | None = None) -> None:
         """Install the handlers. If `only` is given, handle only these signals."""
         self._numbers: list[int] = []
-        self.taken: set[int] = set()
+        self.received: set[int] = set()
         """All signals that have arrived since this queue was created."""
         self.fd, self._wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
@@ -55,7 +55,7 @@ class SignalQueue:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._numbers.append(number)
-        self.taken.add(number)
+        self.received.add(number)
 
     def take(self) -> list[int]:
         """Return all signals that have arrived since the last call."""
@@ -74,7 +74,7 @@ class SignalQueue:
 
 
 @contextlib.contextmanager
-def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
+def restored_signals() -> Iterator[Callable[[], SignalQueue | None]]:
     """Yield a function that creates a `SignalQueue`, and restore all signal handlers at the end.
 
     Use this for jobs inside a program that keeps running. Outside the main thread, the function returns None, because
@@ -83,7 +83,7 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    with _restored(_TAKEN), contextlib.ExitStack() as queues:
+    with _restored(_HANDLED), contextlib.ExitStack() as queues:
         yield lambda: queues.enter_context(contextlib.closing(SignalQueue()))
 
 
@@ -108,7 +108,7 @@ def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
         return
     with _restored([signal.SIGINT]), contextlib.closing(SignalQueue([signal.SIGINT])) as queue:
         yield queue
-    if queue.taken:
+    if queue.received:
         raise KeyboardInterrupt
 
 
@@ -127,7 +127,7 @@ def _restored(numbers: Collection[int]) -> Iterator[None]:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_given_limit: tuple[int, int] | None = None
+_original_limit: tuple[int, int] | None = None
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -163,8 +163,8 @@ def dying_with(parent: int, cpus: Collection[int] = (), own_group: bool = False)
         if own_group:
             os.setpgid(0, 0)
         die_with_parent(parent, signal.SIGKILL)
-        if _given_limit is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, _given_limit)
+        if _original_limit is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, _original_limit)
         if cpus:
             os.sched_setaffinity(0, cpus)
 
@@ -240,12 +240,12 @@ def raise_descriptor_limit() -> None:
 
     Children that are started with `dying_with` get the original limit.
     """
-    global _given_limit
+    global _original_limit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            _given_limit = (soft, hard)
+            _original_limit = (soft, hard)
         except (OSError, ValueError):
             pass
 

@@ -18,12 +18,12 @@ from horovod.common.network.interfaces import network_identity, parse_ports, sca
 from horovod.common.security.auth import Acceptor, AuthError
 from horovod.common.security.channel import Channel, Talk
 from horovod.runner.cluster import task as tickets
-from horovod.runner.cluster.task import Answer, Arrival, Ticket
+from horovod.runner.cluster.task import Arrival, Reply, Ticket
 from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
 # Maximum number of unauthenticated connections. Other connections wait in the listen backlog.
-_MOST = 256
+_MAX_CONNECTIONS = 256
 # Age in seconds after which an unauthenticated connection can be closed in favor of a new one
 _TIME_OF_ITS_OWN = 2.0
 _LOOK_AGAIN = 50  # Milliseconds between checks for whether a server at its limit can accept connections again
@@ -113,7 +113,7 @@ class Gathering:
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
-                self._tell()
+                self._report_progress()
 
     def take(self) -> tuple[list[Arrived], list[str], BaseException | None]:
         """Return all events since the last call.
@@ -148,7 +148,7 @@ class Gathering:
         here: list[Arrived] = []
         while True:
             new, refusals, trouble = self.take()
-            here = [each for each in here + new if not each.connection.gone]
+            here = [each for each in here + new if not each.connection.closed]
             try:
                 if refusals:
                     raise tickets.ArrivalError(refusals[0])
@@ -156,8 +156,8 @@ class Gathering:
                     raise trouble
                 if len(here) >= count:
                     return here
-                left = until - time.monotonic()
-                if left <= 0:
+                remaining = until - time.monotonic()
+                if remaining <= 0:
                     raise TimeoutError(
                         self._late(count, here, seconds, advice if isinstance(advice, str) else advice())
                     )
@@ -169,7 +169,7 @@ class Gathering:
             poll.register(self.fd, select.POLLIN)
             for each in here:
                 poll.register(each.connection.fd, select.POLLRDHUP)
-            poll.poll(min(left, _LONGEST_POLL) * 1000)
+            poll.poll(min(remaining, _LONGEST_POLL) * 1000)
 
     def _late(self, count: int, here: Sequence[Arrived], seconds: float, advice: str) -> str:
         came = f" (there: {', '.join(each.name for each in here)})" if here else ""
@@ -210,7 +210,7 @@ class Gathering:
         _TIME_OF_ITS_OWN seconds, because legitimate processes can connect in bursts.
         """
         with self._lock:
-            if len(self._visits) >= _MOST:
+            if len(self._visits) >= _MAX_CONNECTIONS:
                 oldest = next(iter(self._visits))
                 if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
                     return False
@@ -231,15 +231,15 @@ class Gathering:
             raise
 
     def _visit(self, sock: socket.socket) -> None:
-        kept = False
+        admitted = False
         try:
-            kept = self._admit(sock)
+            admitted = self._admit(sock)
         except (AuthError, OSError, ValueError):  # Ignore a peer that fails to authenticate or disconnects.
             pass
         finally:
             with self._lock:
                 self._visits.pop(sock, None)
-                if not kept:
+                if not admitted:
                     sock.close()
 
     def _admit(self, sock: socket.socket) -> bool:
@@ -255,7 +255,7 @@ class Gathering:
         if sides[0].place.purpose != tickets.PURPOSE:
             raise AuthError("it belongs to another job")
         number = tickets.number_of(sides[0].place)
-        arrival = tickets.hear_arrival(talk)
+        arrival = tickets.receive_arrival(talk)
         name = f"{arrival.hostname}, {arrival.label or f'{self.what} {number}'}"
         refusal = tickets.judge(arrival)
         with self._lock:
@@ -263,22 +263,22 @@ class Gathering:
                 refusal = f"{self.what} {number} connected twice; the second connection was refused"
             if refusal:
                 self._refusals.append(f"{name}: {refusal}")
-                self._tell()
+                self._report_progress()
             elif sock not in self._visits:
                 return False
             else:  # Reset the connection's age, so that `_has_room` does not close it.
                 self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
                 self._used.add(number)
-        kept = False
+        admitted = False
         try:
-            tickets.say(talk, Answer(refusal))
+            tickets.send(talk, Reply(refusal))
             if not refusal:
-                kept = self._keep(sock, talk, number, name, arrival)
+                admitted = self._keep(sock, talk, number, name, arrival)
         finally:
-            if not (kept or refusal):  # The connection failed before admission, so allow the process to connect again.
+            if not (admitted or refusal):  # The connection failed before admission, so the process may connect again.
                 with self._lock:
                     self._used.discard(number)
-        return kept
+        return admitted
 
     def _keep(self, sock: socket.socket, talk: Talk, number: int, name: str, arrival: Arrival) -> bool:
         with self._lock:
@@ -287,10 +287,10 @@ class Gathering:
             # The job, rather than this server, closes the connection from now on.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
-            self._tell()
+            self._report_progress()
         return True
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         """Wake the thread that polls `fd`. The caller must hold the lock."""
         if not self._closed:
             os.eventfd_write(self.fd, 1)

@@ -16,7 +16,7 @@ from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.linux import SignalQueue, interrupts
 from horovod.runner.cluster.gathering import Arrived, Gathering
 from horovod.runner.command import cli
-from horovod.runner.elastic.finder import Found, NotFound
+from horovod.runner.elastic.finder import Discovered, DiscoveryFailed
 from horovod.runner.function import outcome
 from horovod.runner.job.job import ElasticJob, FixedJob, Job
 from horovod.runner.output.output import OutputSink, StreamOutput, standard_output
@@ -37,9 +37,9 @@ class ArrivalSource:
         most: Maximum number of agents at the same time.
     """
 
-    def __init__(self, gathering: Gathering, reach: arrived.Arrived, most: int) -> None:
+    def __init__(self, gathering: Gathering, reach: arrived.Arrived, max_hosts: int) -> None:
         self._gathering = gathering
-        self._most = most
+        self._max_hosts = max_hosts
         self._reach = reach
         self._here: dict[str, Arrived] = {}
         self._machines: dict[str, str] = {}
@@ -64,23 +64,23 @@ class ArrivalSource:
     def next_time(self) -> float | None:
         return 0.0 if self._changed and not self._over else None
 
-    def look(self, now: float) -> Found | NotFound | None:
+    def look(self, now: float) -> Discovered | DiscoveryFailed | None:
         if self._over:
             return None
         new, news, trouble = self._gathering.take()
         for each in new:
             self.add(each)
-        for name in [name for name in self._reach.waiting if name in self._here and self._here[name].connection.gone]:
+        for name in [name for name in self._reach.waiting if name in self._here and self._here[name].connection.closed]:
             self.lost(name)
         if trouble is not None and not self._reported:
             self._reported = True  # The job continues without new agents, so report the reason only once.
             news = [*news, str(trouble)]
         if news:
-            return NotFound("\n".join(news), first=False)
+            return DiscoveryFailed("\n".join(news), first=False)
         if not self._changed:
             return None
         self._changed = False
-        return Found(dict.fromkeys(self._here, 1), certain=True, complete=len(self._here) >= self._most)
+        return Discovered(dict.fromkeys(self._here, 1), certain=True, complete=len(self._here) >= self._max_hosts)
 
     def lost(self, host: str) -> None:
         if self._here.pop(host, None) is not None:
@@ -183,7 +183,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, opti
         Results of the first `elastic.least` ranks of the last epoch.
     """
     reach = arrived.Arrived()
-    source = ArrivalSource(gathering, reach, elastic.most or elastic.start)
+    source = ArrivalSource(gathering, reach, elastic.max_np or elastic.start)
     for each in gathering.wait(elastic.start, options.start_timeout, options.advice):
         source.add(each)
     try:
@@ -221,7 +221,7 @@ def run_command(
     reach = arrived.Arrived()
     here = gathering.wait(settings.size, options.start_timeout, options.advice)
     if settings.elastic is not None:
-        source = ArrivalSource(gathering, reach, settings.elastic.most or settings.elastic.start)
+        source = ArrivalSource(gathering, reach, settings.elastic.max_np or settings.elastic.start)
         for each in here:
             source.add(each)
         with contextlib.closing(source):

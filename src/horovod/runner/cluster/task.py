@@ -89,7 +89,7 @@ class Arrival(msgspec.Struct, frozen=True):
     label: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """The launcher's answer to an `Arrival`.
 
     Attributes:
@@ -109,20 +109,20 @@ def number_of(place: Place) -> int:
     return place.source - 1
 
 
-def say(talk: Talk, message: Arrival | Answer) -> None:
-    """Send an `Arrival` or an `Answer` to the other end."""
+def send(talk: Talk, message: Arrival | Reply) -> None:
+    """Send an `Arrival` or an `Reply` to the other end."""
     body = msgspec.msgpack.encode(message)
     talk.write(_HEADER.pack(len(body)) + body)
 
 
-def hear_arrival(talk: Talk) -> Arrival:
+def receive_arrival(talk: Talk) -> Arrival:
     """Receive an `Arrival`. Raises ValueError if the message is invalid."""
     return msgspec.msgpack.decode(_body(talk), type=Arrival)
 
 
-def hear_answer(talk: Talk) -> Answer:
-    """Receive an `Answer`. Raises ValueError if the message is invalid."""
-    return msgspec.msgpack.decode(_body(talk), type=Answer)
+def receive_reply(talk: Talk) -> Reply:
+    """Receive an `Reply`. Raises ValueError if the message is invalid."""
+    return msgspec.msgpack.decode(_body(talk), type=Reply)
 
 
 def _body(talk: Talk) -> bytes:
@@ -253,8 +253,8 @@ def _introduce(sock: socket.socket, ticket: Ticket, number: int, label: str) -> 
     talk = Talk(sock, accepts=False, seconds=HANDSHAKE_SECONDS)
     talk.prove(lambda key: Connector(key, place_of(number)), ticket.token)
     here = machine_identity(shared=True)
-    say(talk, Arrival(__version__, platform.python_version(), socket.gethostname(), here, label))
-    refusal = hear_answer(talk).refusal
+    send(talk, Arrival(__version__, platform.python_version(), socket.gethostname(), here, label))
+    refusal = receive_reply(talk).refusal
     if refusal:
         raise ArrivalError(f"the launcher refuses this process: {refusal}")
     return ArrivedConnection(sock, talk.channel, talk.rest)
@@ -271,15 +271,15 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     os.set_blocking(reports, False)
     # Time at which relaying stops, or None if there is no limit yet
     until: float | None = None
-    says = True  # True while the agent may still send messages
-    while says or (connection.pending and not connection.ended):
-        if until is None and (connection.ended or not says):
+    agent_open = True  # True while the agent may still send messages
+    while agent_open or (connection.pending and not connection.ended):
+        if until is None and (connection.ended or not agent_open):
             until = time.monotonic() + END_SECONDS
         if until is not None and time.monotonic() >= until:
             return
         poll = select.poll()
         wanted = connection.events(listening=requests.pending < QUEUE_LIMIT) if not connection.ended else {}
-        if says and connection.pending < QUEUE_LIMIT:
+        if agent_open and connection.pending < QUEUE_LIMIT:
             wanted[reports] = select.POLLIN
         if requests.pending:
             wanted[requests.fd] = select.POLLOUT
@@ -289,15 +289,15 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
         if not connection.ended:
             left = connection.pending
             connection.flush()
-            if not says and connection.pending < left:
+            if not agent_open and connection.pending < left:
                 until = None
             requests.write(connection.read())
         requests.flush()
         if connection.ended and not requests.pending and not agent.stdin.closed:
             requests.broken = True
             agent.stdin.close()  # When its stdin closes, the agent stops all its workers.
-        if says and connection.pending < QUEUE_LIMIT:
-            says = _report(connection, reports)
+        if agent_open and connection.pending < QUEUE_LIMIT:
+            agent_open = _report(connection, reports)
 
 
 def _report(connection: ArrivedConnection, reports: int) -> bool:

@@ -137,7 +137,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     slots = [] if elastic is not None else hosts.assign(given or local, namespace.num_proc)
     names = [slot.hostname for slot in slots] if elastic is None else [host.name for host in elastic.hosts]
     variables.update(interface_variables(_interfaces(namespace), names))
-    made = LaunchSettings(
+    launch_settings = LaunchSettings(
         command=command,
         slots=slots,
         variables=variables,
@@ -154,7 +154,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         options=WorkerOptions(own_python=bool(namespace.benchmark)),
         elastic=elastic,
     )
-    checked = with_variables(made, environ)
+    checked = with_variables(launch_settings, environ)
     if checked.mpi is not None and checked.debug_rank is not None:
         warnings.warn(
             f"rank {checked.debug_rank}, which is debugged, has no terminal under mpirun or jsrun", stacklevel=2
@@ -214,33 +214,33 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
 
     A flag or key that has no effect without another one is omitted, with a warning.
     """
-    given: dict[str, str] = {}
+    variables: dict[str, str] = {}
     source: dict[str, str] = {}  # Maps each variable to the flag or config key that set it, in the user's spelling
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
         if flag.variable is not None and value is not None:
-            given[flag.variable] = str(value) if flag.value else flag.constant if value else "0"
+            variables[flag.variable] = str(value) if flag.value else flag.constant if value else "0"
             source[flag.variable] = flag.names[-1]
     for variable, text in config.variables.items():
-        if given.setdefault(variable, text) is text:
+        if variables.setdefault(variable, text) is text:
             source.setdefault(variable, config.keys[variable])
     for flag in FLAGS:
-        if flag.variable in given and flag.needs is not None and not _is_on(flag.needs, given, environ):
-            text, way = given.pop(flag.variable), source[flag.variable]
+        if flag.variable in variables and flag.needs is not None and not _is_on(flag.needs, variables, environ):
+            text, way = variables.pop(flag.variable), source[flag.variable]
             if way.startswith("-"):
                 warnings.warn(f"{way} has no effect without {flag.needs}", stacklevel=2)
-            elif _changes(flag.variable, text) and _variable_of(flag.needs) not in given:
+            elif _changes(flag.variable, text) and _variable_of(flag.needs) not in variables:
                 key = BY_NAME[_variable_of(flag.needs)].yaml
                 warnings.warn(f"{way} has no effect without {key}", stacklevel=2)
-    for variable, reason in notices(given).items():
+    for variable, reason in notices(variables).items():
         warnings.warn(f"{source[variable]}: {reason}", stacklevel=2)
-    return given
+    return variables
 
 
-def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+def _is_on(name: str, variables: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     """Return True if a flag, the config file or the environment enables the setting that belongs to the flag `name`."""
     variable = _variable_of(name)
-    return not is_off(given.get(variable, environ.get(variable, "")))
+    return not is_off(variables.get(variable, environ.get(variable, "")))
 
 
 def _variable_of(name: str) -> str:
@@ -285,7 +285,7 @@ def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> di
     return {"HOROVOD_GLOO_IFACE": interfaces[0], "NCCL_SOCKET_IFNAME": ",".join(interfaces)}
 
 
-def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
+def requested_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
     """Return the hosts from -H or the host file, or an empty list if neither is given.
 
     Raises LaunchError if they are invalid.
@@ -297,13 +297,13 @@ def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
     return []
 
 
-def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
+def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], log: bool = True) -> list[hosts.Host]:
     """Return the hosts that the user selected, or else the hosts that the training service assigned.
 
     Args:
         namespace: Values of the flags.
         environ: The launcher's environment variables.
-        tell: Whether to print the hosts on stderr.
+        log: Whether to print the hosts on stderr.
 
     Returns:
         The hosts. An empty list means this machine, or hosts that a discovery script or jsrun finds later.
@@ -311,10 +311,10 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
     Raises:
         LaunchError: If the hosts or the variables of the training service are invalid.
     """
-    given = given_hosts(namespace)
+    given = requested_hosts(namespace)
     if given or namespace.host_discovery_script or namespace.jsrun:
         return given
-    return hosts_of_service(namespace.num_proc or 1, environ, tell)
+    return hosts_of_service(namespace.num_proc or 1, environ, log)
 
 
 def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | None:
@@ -330,13 +330,13 @@ def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | No
     return allocations.machines(environ, config)
 
 
-def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
+def hosts_of_service(size: int, environ: Mapping[str, str], log: bool = True) -> list[hosts.Host]:
     """Return the hosts that SageMaker or Vertex AI assigned to this job.
 
     Args:
         size: Number of processes of the job.
         environ: The launcher's environment variables.
-        tell: True to print the hosts on stderr.
+        log: True to print the hosts on stderr.
 
     Returns:
         The hosts. The list is empty outside these services, and for a job on one machine.
@@ -351,7 +351,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
     # The host names of Vertex AI are resolved through a proxy, so use localhost for this machine.
     if not hosts.is_local(machines.here):
         found[0] = hosts.Host("localhost", found[0].slots)
-    if tell:
+    if log:
         listed = ",".join(f"{host.name}:{host.slots}" for host in found)
         print(f"horovodrun: {machines.service} has given this job {listed}; -H names others", file=sys.stderr)
     return found

@@ -60,18 +60,18 @@ def spellings() -> tuple[list[str], list[str]]:
     return names, letters
 
 
-def is_flag(word: str) -> bool:
-    """Return True if `word` is a flag, with or without its value."""
+def is_flag(argument: str) -> bool:
+    """Return True if `argument` is a flag, with or without its value."""
     names, letters = spellings()
-    if word.partition("=")[0] in names:
+    if argument.partition("=")[0] in names:
         return True
     # Accept -n4, but reject -np4 as a misspelling of -np 4: a value directly after -n must be a number.
-    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())
+    return argument[:2] in letters and (argument[:2] != "-n" or argument[2:].isdecimal())
 
 
-def advice(word: str) -> str:
+def advice(argument: str) -> str:
     """Suggest a replacement for an unknown flag. Return an empty string if there is none."""
-    given = word.partition("=")[0]
+    given = argument.partition("=")[0]
     bare = given.lstrip("-").replace("_", "-").lower()
     if bare in ELSEWHERE:
         return ELSEWHERE[bare]
@@ -79,7 +79,7 @@ def advice(word: str) -> str:
     return f"did you mean {near}?" if near else ""
 
 
-def _near(given: str, bare: str) -> str:
+def _near(flag: str, bare: str) -> str:
     names, _ = spellings()
     # Known flags that match the unknown flag except for leading dashes
     same = [name for name in names if name.lstrip("-") == bare]
@@ -87,7 +87,7 @@ def _near(given: str, bare: str) -> str:
         return same[0]
     import difflib  # Import lazily, because only error messages need difflib.
 
-    near = difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
+    near = difflib.get_close_matches("--" + bare if flag.startswith("--") else flag, names, 1, 0.7)
     return near[0] if near else ""
 
 
@@ -205,23 +205,23 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, list(arguments[index:])
 
 
-def in_full(word: str) -> str:
+def in_full(argument: str) -> str:
     """Expand an abbreviated flag to its full name. Raises LaunchError if it is unknown or ambiguous."""
-    if is_flag(word):
-        return word
-    given, equals, value = word.partition("=")
-    found = _beginning_with(given) if given.startswith("--") else {}
+    if is_flag(argument):
+        return argument
+    flag, equals, value = argument.partition("=")
+    found = _beginning_with(flag) if flag.startswith("--") else {}
     if len(set(found.values())) == 1:
         return next(iter(found)) + equals + value
     if found:
         names = sorted(found)
-        raise LaunchError(f"{given} is ambiguous: it could be {', '.join(names[:-1])} or {names[-1]}")
-    clause = advice(word)
-    raise LaunchError(f"unknown flag {given}{f'; {clause}' if clause else ''}")
+        raise LaunchError(f"{flag} is ambiguous: it could be {', '.join(names[:-1])} or {names[-1]}")
+    clause = advice(argument)
+    raise LaunchError(f"unknown flag {flag}{f'; {clause}' if clause else ''}")
 
 
-def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
-    """Return the long flag names that start with `given`.
+def _beginning_with(prefix: str) -> Mapping[str, tuple[Flag | None, bool]]:
+    """Return the long flag names that start with `prefix`.
 
     Each name is mapped to its flag and to a boolean, which is False for the negated form (`--no-...`).
     """
@@ -229,7 +229,7 @@ def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
     for flag in FLAGS:
         known.update(dict.fromkeys(flag.names, (flag, True)))
         known.update({"--no-" + name[2:]: (flag, False) for name in flag.names if flag.no})
-    return {name: meaning for name, meaning in known.items() if name.startswith(given)}
+    return {name: meaning for name, meaning in known.items() if name.startswith(prefix)}
 
 
 def through_env(command: Sequence[str]) -> list[str]:
@@ -243,15 +243,15 @@ def through_env(command: Sequence[str]) -> list[str]:
 
 def with_auto(command: Sequence[str], lr_scale: str) -> list[str]:
     """Insert `-m horovod.auto` into the command `python train.py`, which makes the script train on all ranks."""
-    words = list(command)
-    at = len(words) - len(without_assignments(words[1:])) if words[0] == "env" else 0
-    if at < len(words) and _PYTHON.fullmatch(os.path.basename(words[at])):
+    arguments = list(command)
+    at = len(arguments) - len(without_assignments(arguments[1:])) if arguments[0] == "env" else 0
+    if at < len(arguments) and _PYTHON.fullmatch(os.path.basename(arguments[at])):
         at += 1
-        while at < len(words) and _PLAIN_OPTION.fullmatch(words[at]):
-            at += 2 if words[at] in ("-W", "-X") else 1
-        if at < len(words) and (words[at] == "-m" or not words[at].startswith("-")):
-            return [*words[:at], "-m", "horovod.auto", "--lr-scale", lr_scale, *words[at:]]
+        while at < len(arguments) and _PLAIN_OPTION.fullmatch(arguments[at]):
+            at += 2 if arguments[at] in ("-W", "-X") else 1
+        if at < len(arguments) and (arguments[at] == "-m" or not arguments[at].startswith("-")):
+            return [*arguments[:at], "-m", "horovod.auto", "--lr-scale", lr_scale, *arguments[at:]]
     raise LaunchError(
-        f"--auto must precede a command such as `python train.py`, got {shlex.join(words)!r}; name the interpreter and "
-        "the script"
+        f"--auto must precede a command such as `python train.py`, got {shlex.join(arguments)!r}; name the interpreter "
+        "and the script"
     )

@@ -38,15 +38,15 @@ _REFUSED = {
 
 
 def of_flags(
-    namespace: argparse.Namespace, given: Sequence[hosts.Host], environ: Mapping[str, str]
+    namespace: argparse.Namespace, requested: Sequence[hosts.Host], environ: Mapping[str, str]
 ) -> ElasticSettings | None:
     """Return the settings of an elastic job, or None if the flags describe a fixed-size job.
 
     Args:
         namespace: Values of the flags.
-        given: Hosts from -H or the host file, or an empty list if neither is given.
-        environ: Environment variables. They can describe a Slurm allocation, whose nodes are used if `given` is empty
-            and there is no discovery script.
+        requested: Hosts from -H or the host file, or an empty list if neither is given.
+        environ: Environment variables. They can describe a Slurm allocation, whose nodes are used if `requested` is
+            empty and there is no discovery script.
 
     Raises:
         LaunchError: If a flag is invalid, or flags contradict each other.
@@ -63,19 +63,19 @@ def of_flags(
                 f"an elastic job (--min-np, --host-discovery-script) needs the controller --gloo, got --{controller}"
                 f": {'mpirun' if controller == 'mpi' else controller} cannot start and end single processes"
             )
-    nodes = allocations.allocation(environ) if script is None and not given else None
+    nodes = allocations.allocation(environ) if script is None and not requested else None
     if script is None and nodes is None and namespace.slots_per_host is not None:
         warnings.warn("--slots-per-host has no effect without --host-discovery-script", stacklevel=2)
     cooldown = namespace.blacklist_cooldown_range
     elastic = make_settings(
         start=namespace.num_proc,
         least=namespace.min_num_proc,
-        most=namespace.max_num_proc,
+        max_size=namespace.max_num_proc,
         slots=namespace.slots_per_host,
         resets=namespace.reset_limit,
         cooldown=None if cooldown is None else (cooldown[0], cooldown[1]),
         script=script,
-        given=given or [hosts.Host("localhost", namespace.num_proc)],
+        requested=requested or [hosts.Host("localhost", namespace.num_proc)],
         nodes=nodes,
     )
     return replace(elastic, chaos_report=bool(namespace.chaos_report))
@@ -85,12 +85,12 @@ def make_settings(
     *,
     start: int,
     least: int | None,
-    most: int | None,
+    max_size: int | None,
     slots: int | None,
     resets: int | None,
     cooldown: tuple[float, float] | None,
     script: str | None,
-    given: Sequence[hosts.Host],
+    requested: Sequence[hosts.Host],
     nodes: allocations.Allocation | None = None,
     names: Names = FLAGS,
 ) -> ElasticSettings:
@@ -99,15 +99,15 @@ def make_settings(
     Args:
         start: Initial number of ranks.
         least: Minimum number of ranks. The default is `start`.
-        most: Maximum number of ranks, or None for no limit.
+        max_size: Maximum number of ranks, or None for no limit.
         slots: Number of slots for hosts that the discovery script prints without a number, or None. With Slurm, number
             of slots on each node, or None for the node's number of tasks.
         resets: Maximum number of times that the set of ranks may change, or None for no limit.
         cooldown: Initial and maximum delay in seconds before a failed host is used again, or None to exclude it
             permanently.
         script: Path of the discovery script, or None.
-        given: Hosts of the job if there is no script.
-        nodes: Slurm allocation to use instead of `given`.
+        requested: Hosts of the job if there is no script.
+        nodes: Slurm allocation to use instead of `requested`.
         names: Names of the values in messages: flags or arguments.
 
     Raises:
@@ -118,10 +118,10 @@ def make_settings(
     from horovod.runner.elastic.limits import Limits, check_range
 
     try:
-        limits = Limits(start, start if least is None else least, most, resets, names=names)
+        limits = Limits(start, start if least is None else least, max_size, resets, names=names)
         cooldown = check_range(cooldown)
         if script is None and nodes is None:
-            check_fixed({host.name: host.slots for host in given}, names)
+            check_fixed({host.name: host.slots for host in requested}, names)
     except ValueError as error:
         raise LaunchError(str(error)) from None
     if (script is not None or nodes is not None) and slots is not None and slots < 1:
@@ -129,17 +129,17 @@ def make_settings(
             f"{names.slots} must be 1 or more, got {slots}; leave it out if the script or Slurm gives the slots"
         )
     if nodes is not None:
-        given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
+        requested = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:
-        hosts.assign(given, start)  # Only check that there are enough slots, and ignore the result.
+        hosts.assign(requested, start)  # Only check that there are enough slots, and ignore the result.
     return ElasticSettings(
         limits.start,
         limits.least,
-        most,
+        max_size,
         resets,
         script=script,
         slots=slots,
-        hosts=() if script is not None or nodes is not None else tuple(given),
+        hosts=() if script is not None or nodes is not None else tuple(requested),
         cooldown=cooldown,
         slurm_job="" if nodes is None else nodes.job,
     )

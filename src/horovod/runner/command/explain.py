@@ -74,7 +74,7 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
             try:
                 connection.setblocking(False)
                 connection.connect(name)
-                if not (reason := _why_not_ours(connection, pid)):
+                if not (reason := _rejection_reason(connection, pid)):
                     connection.settimeout(max(0.1, end - time.monotonic()))
                     return connection
                 rejected[name] = reason
@@ -101,20 +101,20 @@ def _genuine(found: Sequence[int], sockets: Sequence[tuple[int, str]]) -> Sequen
     """
     if len(found) < 2:
         return found
-    return [pid for pid in found if any(_made_by(pid, name) for claimed, name in sockets if claimed == pid)] or found
+    return [pid for pid in found if any(_is_owner(pid, name) for claimed, name in sockets if claimed == pid)] or found
 
 
-def _made_by(pid: int, name: str) -> bool:
+def _is_owner(pid: int, name: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         try:
             connection.connect(name)
         except OSError:
             return False
-        return not _why_not_ours(connection, pid)
+        return not _rejection_reason(connection, pid)
 
 
-def _why_not_ours(connection: socket.socket, pid: int) -> str:
+def _rejection_reason(connection: socket.socket, pid: int) -> str:
     """Return an empty string if the peer is process `pid` of the same user. Otherwise, describe the peer."""
     there, user, _ = kernel.peer_credentials(connection)
     if there == pid and user == _user_of(pid):

@@ -336,7 +336,7 @@ EXAMPLES = (
 _INDENT = 2
 # Column of the help text at which the descriptions of flags start
 _COLUMN = 34
-_MOST = 110  # Maximum width of the help text, because longer lines are hard to read
+_MAX_WIDTH = 110  # Maximum width of the help text, because longer lines are hard to read
 
 
 def help_text(width: int | None = None, everything: bool = False) -> str:
@@ -346,7 +346,7 @@ def help_text(width: int | None = None, everything: bool = False) -> str:
         width: Width in columns. The default is the width of the terminal.
         everything: True to include flags that horovodrun ignores.
     """
-    width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, _MOST))
+    width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, _MAX_WIDTH))
     column = min(_COLUMN, width // 2)
     parts = [f"usage: {USAGE}", textwrap.fill(_ABOUT, width), textwrap.fill(_ORDER, width)]
     for group in GROUPS:

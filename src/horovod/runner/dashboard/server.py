@@ -31,8 +31,8 @@ HOST = "127.0.0.1"
 # Seconds between two updates of a page
 INTERVAL = 1.0
 PATIENCE = 5.0  # Timeout in seconds for receiving a request and for sending an update to a page
-MOST_PAGES = 16
-_MOST_CONNECTIONS = 64
+MAX_PAGES = 16
+_MAX_CONNECTIONS = 64
 _BUFFER = 256 << 10  # Size of a connection's send buffer in the kernel (bytes)
 _PAGE = Path(__file__).with_name("page")
 # Accepted Host headers. Any port is allowed, because an ssh tunnel to the dashboard can use another local port.
@@ -57,7 +57,7 @@ class Server:
         self._token = secrets.token_urlsafe(24)
         self._over = threading.Event()
         self._closed = threading.Event()
-        self._pages = _Count(MOST_PAGES)
+        self._pages = _Count(MAX_PAGES)
         self._server = _Http((HOST, port), self._token, feed, self._pages, self._over)
         self.port = int(self._server.server_address[1])
         self.address = f"http://{HOST}:{self.port}/{self._token}/"
@@ -81,13 +81,13 @@ class Server:
 class _Count:
     """Thread-safe counter with an upper limit."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self.used = most, 0
+    def __init__(self, limit: int) -> None:
+        self._limit, self.used = limit, 0
         self._lock = threading.Lock()
 
     def take(self) -> bool:
         with self._lock:
-            if self.used >= self._most:
+            if self.used >= self._limit:
                 return False
             self.used += 1
             return True
@@ -100,7 +100,7 @@ class _Count:
 class _Http(BoundedServer):
     def __init__(self, address: tuple[str, int], token: str, feed: Feed, pages: _Count, over: threading.Event) -> None:
         self.token, self.feed, self.pages, self.over = token, feed, pages, over
-        super().__init__(address, _Handler, _MOST_CONNECTIONS, PATIENCE, "hvd-page")
+        super().__init__(address, _Handler, _MAX_CONNECTIONS, PATIENCE, "hvd-page")
 
 
 class _Handler(HttpRequest):
@@ -112,7 +112,7 @@ class _Handler(HttpRequest):
         if name is None:
             return
         if name == "events":
-            self._tell()
+            self._stream()
         elif name in _FILES:
             self._send_file(*_FILES[name])
         else:
@@ -146,10 +146,10 @@ class _Handler(HttpRequest):
         self.end_headers()
         self.wfile.write(body)
 
-    def _tell(self) -> None:
+    def _stream(self) -> None:
         """Send server-sent events until the job ends or the browser stops reading."""
         if not self.server.pages.take():
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} pages are open already")
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_PAGES} pages are open already")
             return
         try:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
@@ -178,7 +178,7 @@ class _Handler(HttpRequest):
         super().end_headers()
 
 
-_LAST_WORD = 2.0  # Seconds that the server waits at the end of the job for pages to receive the last update.
+_FINAL_SECONDS = 2.0  # Seconds that the server waits at the end of the job for pages to receive the last update.
 
 
 class Dashboard(DashboardSink):
@@ -244,7 +244,7 @@ class Dashboard(DashboardSink):
         stopped = signal.Signals(result.stopped_by).name if result.stopped_by else ""
         with self._lock:
             self._state.end(result.exit_code, result.message, result.failed_rank, self._now(), stopped)
-        self._server.finish(_LAST_WORD)
+        self._server.finish(_FINAL_SECONDS)
         self.close()
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class _Point:
 
 # Number of characters at which a complete output line is truncated
 CUT = 400
-_HELD = 4 * CUT  # Number of bytes at which an incomplete output line is truncated
+_MAX_LINE = 4 * CUT  # Number of bytes at which an incomplete output line is truncated
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)])
 _NUMBERS = re.compile(r"\B(?=(?:\d{3})+$)")
@@ -108,10 +108,10 @@ def shown(data: bytes, length: int) -> str:
     return f"{text[:CUT]} … ({_NUMBERS.sub(',', str(length))} bytes)"
 
 
-def text(words: str) -> str:
+def text(line: str) -> str:
     """Convert text to a single line without colors and control characters, truncated like an output line."""
-    data = words.replace("\n", " ").encode(errors="replace")
-    return shown(data[:_HELD], len(data))
+    data = line.replace("\n", " ").encode(errors="replace")
+    return shown(data[:_MAX_LINE], len(data))
 
 
 class _Open:
@@ -134,7 +134,7 @@ class _Open:
             self._data.clear()
             self._length = 0
             self._returned = False
-        self._data += last[: _HELD - len(self._data)]
+        self._data += last[: _MAX_LINE - len(self._data)]
         self._length += len(last)
         self._returned = self._returned or piece.endswith(b"\r")
 
@@ -161,19 +161,19 @@ class Tail:
 
     def feed(self, version: int, stream: int, data: bytes) -> None:
         """Add output of a stream. `version` is the new version of the dashboard's state."""
-        begun = self._open[stream]
+        partial = self._open[stream]
         *whole, rest = data.split(b"\n")
         skipped = len(whole) - self._keep
         if skipped > 0:
             del whole[:skipped]
             self.count += skipped
-            begun.take()
+            partial.take()
         for piece in whole:
-            begun.add(piece)
-            self.lines.append(Line(version, stream, begun.take()))
+            partial.add(piece)
+            self.lines.append(Line(version, stream, partial.take()))
         self.count += len(whole)
-        begun.add(rest)
-        self.now = begun.text()
+        partial.add(rest)
+        self.now = partial.text()
 
     @property
     def last(self) -> str:
@@ -426,8 +426,8 @@ class State:
         return {
             "name": text(value.name),
             "mean": value.mean,
-            "least": value.least,
-            "most": value.most,
+            "least": value.minimum,
+            "most": value.maximum,
             "ranks": value.ranks,
             "course": chart.since(version) if chart is not None else None,
         }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.common.contract import kernel
 from horovod.runner.base.linux import SHM_DEFAULT
-from horovod.runner.doctor.report import OK, WARN, ContainerReport, Finding, HostAnswer, HostReport
+from horovod.runner.doctor.report import OK, WARN, ContainerReport, Finding, HostReport, HostResult
 
 SHM = "dev/shm"
 SPACES = ("ipc", "mnt", "pid")
@@ -104,60 +104,60 @@ TASKS_EACH = 128  # Number of processes and threads that one rank starts, includ
 _GIB = 1 << 30
 
 
-def is_scarce(answer: HostAnswer, report: HostReport) -> bool:
+def is_scarce(result: HostResult, report: HostReport) -> bool:
     """Return True if /dev/shm has too little free space for the data loaders of this host's ranks."""
-    return 0 <= report.shm_free <= answer.slots * SHM_EACH
+    return 0 <= report.shm_free <= result.slots * SHM_EACH
 
 
-def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def shared_memory(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that /dev/shm is large enough for data loaders. Horovod's own shared memory does not use it."""
-    for answer, report in _reports(answers):
-        size = f"{max(1, -(-answer.slots * SHM_GOOD // _GIB))}g"
+    for result, report in _reports(results):
+        size = f"{max(1, -(-result.slots * SHM_GOOD // _GIB))}g"
         if report.container.shm_error:
             yield Finding(
                 WARN,
                 "shared memory",
-                answer.host,
+                result.host,
                 f"programs can put nothing into /dev/shm: {report.container.shm_error}",
                 "horovod does not, but workers of PyTorch's DataLoader, multiprocessing, NCCL and MPIs do: mount a "
                 f"tmpfs there that can be written (`docker run --shm-size={size}`)",
             )
-        elif is_scarce(answer, report):
-            ranks = "one rank" if answer.slots == 1 else f"{answer.slots} ranks"
+        elif is_scarce(result, report):
+            ranks = "one rank" if result.slots == 1 else f"{result.slots} ranks"
             yield Finding(
                 WARN,
                 "shared memory",
-                answer.host,
+                result.host,
                 f"/dev/shm has {report.shm_free >> 20} MiB left of {report.container.shm >> 20}, for {ranks}",
                 "horovod does not use it, but workers of PyTorch's DataLoader do, and fail when it is full: "
                 f"`docker run --shm-size={size}`, or in Kubernetes a volume of medium Memory there",
             )
         else:
-            yield Finding(OK, "shared memory", answer.host, "/dev/shm is there")
+            yield Finding(OK, "shared memory", result.host, "/dev/shm is there")
 
 
-def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def memory_limit(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that the container's memory limit is high enough for the ranks."""
-    for answer, report in _reports(answers):
+    for result, report in _reports(results):
         if report.container.memory_limit < 0:
             continue
         limit = f"{report.memory_available >> 20} MiB are free of the {report.container.memory_limit >> 20} MiB"
-        if report.memory_available < answer.slots * MEMORY_EACH:
+        if report.memory_available < result.slots * MEMORY_EACH:
             yield Finding(
                 WARN,
                 "memory",
-                answer.host,
-                f"{limit} that the container may take, for {answer.slots} ranks",
+                result.host,
+                f"{limit} that the container may take, for {result.slots} ranks",
                 f"a rank with PyTorch takes about {MEMORY_EACH >> 20} MiB before it holds any data, and the kernel "
                 "kills what goes beyond: `docker run --memory`, in Kubernetes limits.memory, in Slurm --mem",
             )
         else:
-            yield Finding(OK, "memory", answer.host, f"{limit} of the container")
+            yield Finding(OK, "memory", result.host, f"{limit} of the container")
 
 
-def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def tasks(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that the container's limit on processes and threads is high enough for the ranks."""
-    for answer, report in _reports(answers):
+    for answer, report in _reports(results):
         if 0 <= report.container.tasks_free < answer.slots * TASKS_EACH:
             yield Finding(
                 WARN,
@@ -169,7 +169,7 @@ def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             )
 
 
-def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def neighbours(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Warn if several hosts are containers on the same machine.
 
     They are treated as separate hosts and cannot use shared memory with each other.
@@ -177,8 +177,8 @@ def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     Yields:
         A warning for each such machine.
     """
-    machines: dict[str, list[tuple[HostAnswer, HostReport]]] = {}
-    for answer, report in _reports(answers):
+    machines: dict[str, list[tuple[HostResult, HostReport]]] = {}
+    for answer, report in _reports(results):
         if report.container.machine:
             machines.setdefault(report.container.machine, []).append((answer, report))
     for found in machines.values():
@@ -186,7 +186,7 @@ def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             continue
         names = ", ".join(answer.host for answer, _ in found[:8])
         advice = "one container with the ranks of all of them lets these share memory"
-        if all(report.devices.survey.gpus for _, report in found) and _apart(found):
+        if all(report.devices.survey.gpus for _, report in found) and _have_disjoint_gpus(found):
             advice += "; GPUs of different containers reach each other's memory (CUDA IPC) only with --ipc=host and "
             advice += "--pid=host for each"
         yield Finding(
@@ -194,7 +194,7 @@ def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
         )
 
 
-def _apart(found: Sequence[tuple[HostAnswer, HostReport]]) -> bool:
+def _have_disjoint_gpus(found: Sequence[tuple[HostResult, HostReport]]) -> bool:
     """Return True if the containers have different IPC namespaces or different pid namespaces."""
     return any(len({report.container.spaces.get(name, "") for _, report in found}) > 1 for name in ("ipc", "pid"))
 
@@ -210,8 +210,8 @@ def shown(report: HostReport) -> str:
     return ", ".join(parts) or "-"
 
 
-def _reports(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, HostReport]]:
-    for answer in answers:
+def _reports(results: Sequence[HostResult]) -> Iterator[tuple[HostResult, HostReport]]:
+    for answer in results:
         if answer.report is not None:
             yield answer, answer.report
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from horovod.common.devices import cuda_check, libraries, nvml, visible
 from horovod.common.devices.libraries import Library, text_of, too_old
 from horovod.runner.doctor import container
-from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Finding, HostAnswer, Place
+from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Finding, HostResult, Place
 
 MPS_PIPES = "/tmp/nvidia-mps"
 _MODULES = ("nvidia_peermem", "nv_peer_mem")
@@ -120,9 +120,9 @@ LOW_SHM = 512 << 20
 _RESULTS = "the job runs, and tensors of GPUs do not take this way"
 
 
-def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def gpus(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that the GPU driver works and that the ranks can use the GPUs."""
-    for answer, report in _devices(answers):
+    for answer, report in _devices(results):
         yield from _driver(answer.host, report)
         yield from _tried(answer, report)
         yield from _modes(answer, report)
@@ -176,17 +176,17 @@ _ADVICE = {  # Advice by the error code of cuInit, the CUDA initialization funct
 }
 
 
-def _tried(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
+def _tried(result: HostResult, report: DeviceReport) -> Iterator[Finding]:
     if report.cuda_error:
         advice = next(
             (text for code, text in _ADVICE.items() if code in report.cuda_error), "does nvidia-smi work there?"
         )
-        yield Finding(WARN, "GPU", answer.host, f"CUDA does not start: {report.cuda_error}", advice)
-    if report.ipc_error and answer.slots > 1:
+        yield Finding(WARN, "GPU", result.host, f"CUDA does not start: {report.cuda_error}", advice)
+    if report.ipc_error and result.slots > 1:
         yield Finding(
             WARN,
             "links",
-            answer.host,
+            result.host,
             f"processes cannot share memory of GPUs (CUDA IPC): {report.ipc_error}",
             "their data goes through the host's memory, more slowly. Containers: --ipc=host, and --pid=host where each "
             "rank has its own; MIG devices and some sandboxes cannot",
@@ -198,49 +198,49 @@ def _major(version: str) -> int:
     return int(major) if major.isdecimal() else 0
 
 
-def _modes(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
+def _modes(result: HostResult, report: DeviceReport) -> Iterator[Finding]:
     by_mode: dict[str, list[int]] = {}
     for gpu in report.survey.gpus:
         by_mode.setdefault(gpu.mode, []).append(gpu.index)
     if indices := by_mode.get("prohibited"):
         text = f"{_gpus(indices)} {'are' if len(indices) > 1 else 'is'} in compute mode prohibited: no program may use "
-        yield Finding(WARN, "GPU", answer.host, text + "it", "`nvidia-smi -c 0`, as root")
+        yield Finding(WARN, "GPU", result.host, text + "it", "`nvidia-smi -c 0`, as root")
     exclusive = [*by_mode.get("exclusive process", []), *by_mode.get("exclusive thread", [])]
-    if exclusive and answer.slots * max(answer.gpus_each, 1) > len(report.usable):
+    if exclusive and result.slots * max(result.gpus_each, 1) > len(report.usable):
         text = f"{_gpus(exclusive)}: compute mode {report.survey.gpus[exclusive[0]].mode}, so ranks cannot share a GPU"
-        yield Finding(WARN, "GPU", answer.host, text, "`nvidia-smi -c 0` as root, or as many ranks as GPUs")
+        yield Finding(WARN, "GPU", result.host, text, "`nvidia-smi -c 0` as root, or as many ranks as GPUs")
 
 
-def _enough(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
-    count, wanted = len(report.usable), answer.slots * answer.gpus_each
+def _enough(result: HostResult, report: DeviceReport) -> Iterator[Finding]:
+    count, wanted = len(report.usable), result.slots * result.gpus_each
     if wanted:
         try:
-            given = {} if answer.visible_devices is None else {visible.VARIABLE: answer.visible_devices}
-            visible.cut(given, report.survey, answer.slots, answer.gpus_each)
+            given = {} if result.visible_devices is None else {visible.VARIABLE: result.visible_devices}
+            visible.cut(given, report.survey, result.slots, result.gpus_each)
         except visible.VisibleError as error:
             what, _, advice = str(error).partition("; ")
-            yield Finding(FAIL, "GPU", answer.host, what, advice)
+            yield Finding(FAIL, "GPU", result.host, what, advice)
     elif report.survey.gpus and not count:
         yield Finding(
             WARN,
             "GPU",
-            answer.host,
+            result.host,
             f"CUDA_VISIBLE_DEVICES of workers there is {report.variable!r}, which hides all GPUs",
             "it is set there by the login's own files or by the system; unset it",
         )
-    elif 0 < count < answer.slots:
+    elif 0 < count < result.slots:
         yield Finding(
             WARN,
             "GPU",
-            answer.host,
-            f"{answer.slots} ranks on {count} GPU{'s' if count > 1 else ''}: some share one, and take turns on it",
+            result.host,
+            f"{result.slots} ranks on {count} GPU{'s' if count > 1 else ''}: some share one, and take turns on it",
             "as many ranks as GPUs, if that is not meant",
         )
 
 
-def alike(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def alike(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that all hosts have the same GPU models, driver version and NCCL version."""
-    known = list(_devices(answers))
+    known = list(_devices(results))
     counts = {answer.host: str(len(report.usable)) for answer, report in known}
     yield from _compare("GPU", "GPUs", counts, "ranks of a host with fewer share them, and all wait for these")
     with_gpus = [(answer.host, report) for answer, report in known if report.survey.gpus]
@@ -263,93 +263,93 @@ def _compare(check: str, what: str, values: dict[str, str], advice: str) -> Iter
         yield Finding(WARN, check, "", f"{what} differ: {listed}", advice)
 
 
-def nccl(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def nccl(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that each host with GPUs has exactly one usable NCCL library."""
-    for answer, report in _devices(answers):
+    for result, report in _devices(results):
         if report.nccl_error:
-            yield Finding(WARN, "NCCL", answer.host, report.nccl_error, f"install it again; else {_RESULTS}")
+            yield Finding(WARN, "NCCL", result.host, report.nccl_error, f"install it again; else {_RESULTS}")
         elif report.nccl and (old := too_old(report.nccl_version)):
             advice = (
                 f"pip install -U {next(iter(report.nccl_packages), 'nvidia-nccl-cu12')}, as PyTorch's version allows"
             )
-            yield Finding(WARN, "NCCL", answer.host, f"{report.nccl}: {old}", advice)
+            yield Finding(WARN, "NCCL", result.host, f"{report.nccl}: {old}", advice)
         elif report.survey.gpus and not report.nccl:
             text = "there is no libnccl.so.2 for the GPUs"
             advice = "PyTorch's packages for CUDA bring it; else pip install nvidia-nccl-cu13 (or -cu12), or "
-            yield Finding(WARN, "NCCL", answer.host, text, advice + "HOROVOD_NCCL_LIBRARY=/path/to/libnccl.so.2")
+            yield Finding(WARN, "NCCL", result.host, text, advice + "HOROVOD_NCCL_LIBRARY=/path/to/libnccl.so.2")
         if len(report.nccl_packages) > 1:
             listed = " and ".join(f"{name} {version}" for name, version in sorted(report.nccl_packages.items()))
             yield Finding(
                 WARN,
                 "NCCL",
-                answer.host,
+                result.host,
                 f"{listed} are installed, which write the same file; it is now NCCL {text_of(report.nccl_version)}",
                 "uninstall both, and install again the one for the CUDA of your framework",
             )
 
 
-def compiling(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def compiling(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that the driver can compile Horovod's kernels and cache them."""
-    for answer, report in _devices(answers):
+    for result, report in _devices(results):
         if not report.survey.gpus or report.driver_error:
             continue
         if not report.jit:
             text = "there is no libnvidia-ptxjitcompiler.so.1, with which the driver compiles kernels for its GPU"
             advice = "in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility; else reinstall the driver"
-            yield Finding(WARN, "kernels", answer.host, text, advice)
+            yield Finding(WARN, "kernels", result.host, text, advice)
         if report.cache_error:
             text = f"what the driver compiles is not kept: {report.cache_error}"
             advice = (
                 "each rank compiles at each start, some seconds; CUDA_CACHE_PATH names a folder that can be written"
             )
-            yield Finding(WARN, "kernels", answer.host, text, advice)
+            yield Finding(WARN, "kernels", result.host, text, advice)
 
 
-def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def links(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check the connections between the GPUs of a host, and from its GPUs to other hosts."""
-    several = sum(answer.report is not None for answer in answers) > 1
-    for answer, report in _devices(answers):
+    several = sum(result.report is not None for result in results) > 1
+    for result, report in _devices(results):
         refused = [pair for pair in report.survey.pairs if pair.refused]
         if refused:
             first = refused[0]
             text = f"{len(refused)} of {len(report.survey.pairs)} pairs of GPUs cannot read each other's memory, as "
             text += f"{first.first} and {first.second}: {first.refused}"
             advice = "their data goes through the host's memory, more slowly; ACS and IOMMU settings of the BIOS may "
-            yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
-        assert answer.report is not None
-        small = 0 <= answer.report.shm_free < LOW_SHM and not container.is_scarce(answer, answer.report)
+            yield Finding(WARN, "links", result.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
+        assert result.report is not None
+        small = 0 <= result.report.shm_free < LOW_SHM and not container.is_scarce(result, result.report)
         # Another check reports a /dev/shm that is too small even for data loaders.
-        if small and len(report.usable) > 1 and answer.slots > 1:
+        if small and len(report.usable) > 1 and result.slots > 1:
             text = (
-                f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
+                f"/dev/shm has {result.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
             )
             advice = "in a container: docker run --shm-size=1g, or --ipc=host"
-            yield Finding(WARN, "links", answer.host, text + "of one host", advice)
+            yield Finding(WARN, "links", result.host, text + "of one host", advice)
         active = [port for port in report.ports if port.state == "ACTIVE"]
-        if several and active and (report.survey.gpus or answer.report.mpi.path):
-            yield from _direct_findings(answer, report, active[0].device)
+        if several and active and (report.survey.gpus or result.report.mpi.path):
+            yield from _direct_findings(result, report, active[0].device)
 
 
-def _direct_findings(answer: HostAnswer, report: DeviceReport, card: str) -> Iterator[Finding]:
+def _direct_findings(result: HostResult, report: DeviceReport, card: str) -> Iterator[Finding]:
     """Check that NCCL and MPI can send data through this network card."""
     if report.survey.gpus and not report.direct:
         text = f"{card} cannot reach the memory of GPUs (GPUDirect RDMA): there is neither nvidia_peermem nor DMA-BUF"
         advice = (
             "`modprobe nvidia_peermem` as root, or NVIDIA's open kernel modules with Linux 5.12 or newer; without, "
         )
-        yield Finding(WARN, "links", answer.host, text, advice + "NCCL copies through the host's memory")
-    assert answer.report is not None
-    soft = answer.report.limits.get("memlock", (-1, -1))[0]
+        yield Finding(WARN, "links", result.host, text, advice + "NCCL copies through the host's memory")
+    assert result.report is not None
+    soft = result.report.limits.get("memlock", (-1, -1))[0]
     if 0 <= soft < 1 << 30:
         text = f"a process may lock {soft >> 10} KiB of memory, and {card} needs what it sends from locked"
         advice = (
             "`ulimit -l unlimited` (limits.conf, or LimitMEMLOCK of sshd's service); docker run --ulimit memlock=-1"
         )
-        yield Finding(WARN, "links", answer.host, text, advice)
+        yield Finding(WARN, "links", result.host, text, advice)
 
 
-def _devices(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, DeviceReport]]:
-    for answer in answers:
+def _devices(results: Sequence[HostResult]) -> Iterator[tuple[HostResult, DeviceReport]]:
+    for answer in results:
         if answer.report is not None:
             yield answer, answer.report.devices
 

@@ -23,7 +23,7 @@ from horovod.runner.base.job_result import JobResult, LaunchError
 from horovod.runner.base.linux import SignalQueue
 from horovod.runner.command import cli, elastic_flags
 from horovod.runner.doctor import findings, mpi, table
-from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport
+from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostReport, HostResult
 from horovod.runner.elastic.script import ScriptRun
 from horovod.runner.job.job import FixedJob
 from horovod.runner.job.orders import make_fleet
@@ -51,7 +51,7 @@ class _Nowhere(OutputSink):
     """Output sink that discards all output of the probes, such as warnings from frameworks."""
 
     def __init__(self) -> None:
-        super().__init__(set(), together=False)
+        super().__init__(set(), merged=False)
 
     def _emit(self, stream: int, data: bytes) -> None:
         pass
@@ -77,7 +77,7 @@ def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Laun
     _fix(namespace)
     if namespace.num_proc is None:
         # Do not print the hosts here, because `cli.settings` prints them later.
-        chosen = cli.chosen_hosts(namespace, environ, tell=False)
+        chosen = cli.chosen_hosts(namespace, environ, log=False)
         namespace.num_proc = sum(host.slots for host in chosen) if chosen else 1
     return cli.settings(namespace, ["-"], environ)
 
@@ -108,21 +108,21 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
         AgentError: If this machine cannot start an agent.
         OSError: If this machine cannot start any process.
     """
-    answers = reach(settings, environ, signals)
-    known = [answer for answer in answers if not answer.failure]
+    results = reach(settings, environ, signals)
+    known = [answer for answer in results if not answer.failure]
     trouble: list[Finding] = []
     if known:
         reports, message = _examine(settings, environ, [answer.host for answer in known], signals)
         for rank, answer in enumerate(known):
             done = dataclasses.replace(answer, rank=rank, report=reports.get(rank))
-            answers[answers.index(answer)] = done
+            results[results.index(answer)] = done
         if message:
             what, _, rest = message.partition("\n")
             trouble = [Finding(FAIL, "examination", "", what, rest)]
-    return Diagnosis(answers, [*findings.judge(answers), *mpi.where_wanted(environ, answers), *trouble])
+    return Diagnosis(results, [*findings.judge(results), *mpi.check_if_selected(environ, results), *trouble])
 
 
-def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
+def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostResult]:
     """Start an agent on each host, then stop it. Return one answer per host, within the start timeout."""
     # Start each agent directly. If agents started other agents, the hosts behind an unusable host would not be checked.
     fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
@@ -149,7 +149,7 @@ def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQ
         fleet.abandon_waiting()
         fleet.end(END_SECONDS)
     return [
-        HostAnswer(
+        HostResult(
             host=agent.host,
             slots=len(agent.slots),
             remote=agent.remote,

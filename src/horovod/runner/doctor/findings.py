@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from horovod.common.network.interfaces import parse_names
 from horovod.runner.command.check_build import usable
 from horovod.runner.doctor import container, devices, mpi
-from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
+from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostReport, HostResult, Measured
 
 # Connection time in seconds above which a host is reported as slow
 SLOW_CONNECT = 5.0
@@ -27,26 +27,26 @@ SLOW_PART = 0.25
 TRUSTED_MEGABITS = 10000
 SLOW_ROUND_TRIP_US = 1000.0
 
-Check = Callable[[Sequence[HostAnswer]], Iterator[Finding]]
+Check = Callable[[Sequence[HostResult]], Iterator[Finding]]
 FIREWALL = (
     "let ranks connect to each other's ports in the firewall; HOROVOD_PORT_RANGE=low-high limits which ports they are"
 )
 
 
-def judge(answers: Sequence[HostAnswer]) -> list[Finding]:
+def judge(results: Sequence[HostResult]) -> list[Finding]:
     """Run all checks, and return their findings in order."""
-    return [finding for check in CHECKS for finding in check(answers)]
+    return [finding for check in CHECKS for finding in check(results)]
 
 
-def _reports(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, HostReport]]:
-    for answer in answers:
+def _reports(results: Sequence[HostResult]) -> Iterator[tuple[HostResult, HostReport]]:
+    for answer in results:
         if answer.report is not None:
             yield answer, answer.report
 
 
-def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def connection(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that the agent on each host has answered, and report slow answers."""
-    for each in answers:
+    for each in results:
         if each.failure:
             what, _, advice = each.failure.partition("\n")
             yield Finding(FAIL, "connection", each.host, what, advice)
@@ -64,9 +64,9 @@ def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(OK, "connection", each.host, "an agent answers")
 
 
-def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def versions(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that all hosts have the same Python version. Different versions of horovod are detected earlier."""
-    found = {answer.host: ".".join(report.python.split(".")[:2]) for answer, report in _reports(answers)}
+    found = {answer.host: ".".join(report.python.split(".")[:2]) for answer, report in _reports(results)}
     yield from _compare(
         "Python",
         found,
@@ -75,14 +75,14 @@ def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     )
 
 
-def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def frameworks(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that all hosts have the same versions of the same frameworks."""
-    names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
-    if any(answer.report for answer in answers) and not usable(names):
+    names = sorted({name for _, report in _reports(results) for name in report.frameworks})
+    if any(answer.report for answer in results) and not usable(names):
         what = "no usable framework is installed"
         yield Finding(WARN, "frameworks", "", what, "install PyTorch, TensorFlow or Keras")
     for name in names:
-        found = {answer.host: report.frameworks.get(name, "none") for answer, report in _reports(answers)}
+        found = {answer.host: report.frameworks.get(name, "none") for answer, report in _reports(results)}
         yield from _compare(name, found, "install the same version on all hosts")
 
 
@@ -101,85 +101,85 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def engine(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that each host can load the native engine and supports encrypted connections."""
-    for answer, report in _reports(answers):
+    for result, report in _reports(results):
         if report.engine_error:
             yield Finding(
                 FAIL,
                 "engine",
-                answer.host,
+                result.host,
                 f"the engine cannot be loaded: {report.engine_error}",
                 f"reinstall horovod for {report.executable} (Python {report.python})",
             )
-        elif not report.ciphers and len(answers) > 1:
+        elif not report.ciphers and len(results) > 1:
             yield Finding(
                 FAIL,
                 "engine",
-                answer.host,
+                result.host,
                 "no library to encrypt connections between hosts with",
                 "install OpenSSL's libcrypto (Debian: libssl3), or pyzmq from its wheel, which brings libsodium",
             )
         else:
-            yield Finding(OK, "engine", answer.host, "it loads")
+            yield Finding(OK, "engine", result.host, "it loads")
 
 
-def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def processors(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that each host has enough cores for its ranks and is otherwise idle."""
-    for answer, report in _reports(answers):
+    for result, report in _reports(results):
         usable = report.cores if report.quota is None else min(report.cores, report.quota)
-        if answer.slots > usable:
+        if result.slots > usable:
             why = "" if report.quota is None or report.quota >= report.cores else ", the container's quota"
             yield Finding(
                 WARN,
                 "cores",
-                answer.host,
-                f"{answer.slots} ranks on {usable:g} cores{why}",
+                result.host,
+                f"{result.slots} ranks on {usable:g} cores{why}",
                 "ranks that share cores wait for each other; start fewer, or allow more cores",
             )
         elif report.load > max(0.5, 0.5 * report.cores):
             yield Finding(
                 WARN,
                 "cores",
-                answer.host,
+                result.host,
                 f"its load is {report.load:.1f} on {report.cores} cores: something else is running",
                 "the figures between hosts may be lower than usual",
             )
         else:
-            yield Finding(OK, "cores", answer.host, f"{report.cores}")
+            yield Finding(OK, "cores", result.host, f"{report.cores}")
 
 
-def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def memory(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that the ranks of a host can share memory, and that enough memory is available."""
-    for answer, report in _reports(answers):
+    for result, report in _reports(results):
         if report.memfd_error:
             yield Finding(
                 FAIL,
                 "memory",
-                answer.host,
+                result.host,
                 f"ranks there cannot share memory: {report.memfd_error}",
                 "raise the limit of file sizes (`ulimit -f`, LimitFSIZE of a service) or of the container's memory",
             )
         elif 0 <= report.memory_available < LOW_MEMORY * report.memory:
             free = f"{report.memory_available / (1 << 30):.1f} GiB"
             yield Finding(
-                WARN, "memory", answer.host, f"only {free} of memory is available", "end what else runs there"
+                WARN, "memory", result.host, f"only {free} of memory is available", "end what else runs there"
             )
         else:
-            yield Finding(OK, "memory", answer.host, "can be shared")
+            yield Finding(OK, "memory", result.host, "can be shared")
 
 
-def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def limits(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check the limits on processes and file descriptors. Each rank needs a connection to every other rank."""
-    ranks = sum(answer.slots for answer in answers)
+    ranks = sum(result.slots for result in results)
     needed = 256 + 4 * ranks
-    for answer, report in _reports(answers):
+    for result, report in _reports(results):
         files, processes = (report.limits.get(name, (-1, -1))[0] for name in ("nofile", "nproc"))
         if files not in (-1, resource.RLIM_INFINITY) and files < needed:
             yield Finding(
                 FAIL,
                 "limits",
-                answer.host,
+                result.host,
                 f"a process may open {files} files and sockets; {ranks} ranks need about {needed}",
                 "raise `ulimit -n` (nofile in /etc/security/limits.conf, LimitNOFILE of a service)",
             )
@@ -187,17 +187,17 @@ def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(
                 WARN,
                 "limits",
-                answer.host,
+                result.host,
                 f"the user may have {processes} processes and threads; frameworks start many",
                 "raise `ulimit -u` (nproc in /etc/security/limits.conf, pids of the container)",
             )
         else:
-            yield Finding(OK, "limits", answer.host, "high enough")
+            yield Finding(OK, "limits", result.host, "high enough")
 
 
-def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def clocks(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that the hosts' clocks agree, so that timestamps in logs and files are comparable."""
-    for answer, _ in _reports(answers):
+    for answer, _ in _reports(results):
         if abs(answer.clock_offset) > CLOCK_TOLERANCE:
             way = "ahead of" if answer.clock_offset > 0 else "behind"
             text = f"its clock is {abs(answer.clock_offset):.1f} s {way} this machine's"
@@ -206,12 +206,12 @@ def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(OK, "clock", answer.host, "the same")
 
 
-def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def interfaces(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that each host has a network interface, and that all hosts on a network use the same MTU."""
-    if len(answers) < 2:
+    if len(results) < 2:
         return
     sizes: dict[str, dict[str, int]] = {}
-    for answer, report in _reports(answers):
+    for answer, report in _reports(results):
         useful = [each for each in report.interfaces if each.up and not each.loopback and each.addresses]
         if not useful:
             yield Finding(FAIL, "network", answer.host, "no interface is up and has an address", "see `ip address`")
@@ -230,19 +230,19 @@ def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             )
 
 
-def reachability(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def reachability(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that each pair of hosts can connect in at least one direction. Using both directions is faster."""
-    known = [answer for answer, _ in _reports(answers)]
+    known = [answer for answer, _ in _reports(results)]
     for i, one in enumerate(known):
         for other in known[i + 1 :]:
             yield from _between(one, other)
-    for answer, report in _reports(answers):
+    for answer, report in _reports(results):
         if report.pairs_error:
             text = f"connections could not all be tried: {report.pairs_error}"
             yield Finding(FAIL, "network", answer.host, text, "the other findings may say why")
 
 
-def _between(one: HostAnswer, other: HostAnswer) -> Iterator[Finding]:
+def _between(one: HostResult, other: HostResult) -> Iterator[Finding]:
     there, back = _gets_through(one, other), _gets_through(other, one)
     if there is None or back is None:
         return
@@ -268,34 +268,34 @@ def _between(one: HostAnswer, other: HostAnswer) -> Iterator[Finding]:
         )
 
 
-def _gets_through(answer: HostAnswer, peer: HostAnswer) -> bool | None:
+def _gets_through(result: HostResult, peer: HostResult) -> bool | None:
     """Return True if the host can connect to its peer over a selected interface, or None if this was not tried."""
-    assert answer.report is not None
-    if answer.report.pairs_error:
+    assert result.report is not None
+    if result.report.pairs_error:
         return None
-    wanted = parse_names(answer.report.wanted_interfaces)
-    tried = [each for each in answer.report.tried if each.peer == peer.rank]
+    wanted = parse_names(result.report.wanted_interfaces)
+    tried = [each for each in result.report.tried if each.peer == peer.rank]
     return any(not each.outcome and (not wanted or each.interface in wanted) for each in tried)
 
 
-def _outcomes(answer: HostAnswer, peer: HostAnswer) -> str:
-    assert answer.report is not None
-    tried = [each for each in answer.report.tried if each.peer == peer.rank]
+def _outcomes(result: HostResult, peer: HostResult) -> str:
+    assert result.report is not None
+    tried = [each for each in result.report.tried if each.peer == peer.rank]
     shown = [f"{each.address} ({each.interface}): {each.outcome or 'answers'}" for each in tried[:8]]
     return "; ".join(shown) or "they have no network in common"
 
 
-def speeds(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def speeds(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Report the network speeds that were measured between hosts."""
-    known = {answer.rank: answer for answer, _ in _reports(answers)}
-    for answer, report in _reports(answers):
+    known = {answer.rank: answer for answer, _ in _reports(results)}
+    for answer, report in _reports(results):
         for each in report.measured:
             if each.peer in known:
                 yield _speed(answer, known[each.peer], report, each)
 
 
-def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Measured) -> Finding:
-    name = f"{answer.host} to {other.host} at {each.address}"
+def _speed(result: HostResult, other: HostResult, report: HostReport, each: Measured) -> Finding:
+    name = f"{result.host} to {other.host} at {each.address}"
     if each.error:
         advice = "connections are possible, but data does not get through: are large packets lost (MTU)?"
         return Finding(FAIL, "speed", "", f"{name}: {each.error}", advice)

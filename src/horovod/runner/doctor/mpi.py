@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from horovod.common.contract.settings import BY_NAME
 from horovod.common.devices import mpi_libraries
 from horovod.common.devices.libraries import Library
-from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, MpiReport
+from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostResult, MpiReport
 
 _OPERATIONS = "HOROVOD_CPU_OPERATIONS"
 _THREADS = "HOROVOD_MPI_THREADS_DISABLE"
@@ -36,9 +36,9 @@ def examine(environ: Mapping[str, str] = os.environ) -> MpiReport:
     )
 
 
-def check(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def check(results: Sequence[HostResult]) -> Iterator[Finding]:
     """Check that MPI works on each host that has it, and that all hosts have the same version."""
-    reports = {answer.host: answer.report.mpi for answer in answers if answer.report is not None}
+    reports = {answer.host: answer.report.mpi for answer in results if answer.report is not None}
     for host, report in reports.items():
         yield from _of_host(host, report)
     known = {host: report.version for host, report in reports.items() if report.version}
@@ -62,11 +62,11 @@ def _of_host(host: str, report: MpiReport) -> Iterator[Finding]:
         yield Finding(OK, "MPI", host, "it begins")
 
 
-def where_wanted(environ: Mapping[str, str], answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+def check_if_selected(environ: Mapping[str, str], results: Sequence[HostResult]) -> Iterator[Finding]:
     """If the launcher's environment selects MPI for the job, check that each host has MPI."""
     if environ.get(_OPERATIONS, "").strip().lower() != "mpi":
         return
-    for answer in answers:
+    for answer in results:
         if answer.report is not None and answer.report.mpi.missing:
             advice = f"install the MPI whose mpirun is to start the job, or leave {_OPERATIONS} at gloo"
             text = f"{_OPERATIONS} is mpi, but {answer.report.mpi.missing}"

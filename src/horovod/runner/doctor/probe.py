@@ -161,7 +161,7 @@ EPOCH = 1
 # peer's other addresses.
 REACH_SECONDS = 2.0
 # Maximum duration of a handshake in seconds. It is long, because the peer can be busy.
-ANSWER_SECONDS = 10.0
+REPLY_SECONDS = 10.0
 STALL_SECONDS = 10.0  # Seconds without progress after which a speed measurement fails
 ECHOES = 100
 STREAM_SECONDS = 0.3
@@ -169,23 +169,23 @@ PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # Wire format of a throughput result: bytes received and duration in seconds
 _THREADS = 32
 # Maximum number of connections of a listener
-_MOST = 4 * _THREADS
+_LIMIT = 4 * _THREADS
 _GRACE = 1.0  # Minimum time in seconds that each connection has for its handshake, even under heavy load
 
 
-def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
+def rounds(count: int, max_rounds: int) -> list[list[tuple[int, int]]]:
     """Arrange the pairs of ranks in rounds, so that each rank belongs to at most one pair per round.
 
-    Each pair (i, j) has i < j. If `most` rounds suffice, each pair of ranks occurs exactly once, as in a round-robin
-    tournament.
+    Each pair (i, j) has i < j. If `max_rounds` rounds suffice, each pair of ranks occurs exactly once, as in a
+    round-robin tournament.
 
     Args:
         count: Number of ranks.
-        most: Maximum number of rounds.
+        max_rounds: Maximum number of rounds.
     """
     ring = list(range(count)) if count % 2 == 0 else [*range(count), -1]
     made = []
-    for _ in range(min(most, len(ring) - 1)):
+    for _ in range(min(max_rounds, len(ring) - 1)):
         half = len(ring) // 2
         pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
         made.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
@@ -201,11 +201,11 @@ class Server:
         self._key = key
         self._rank = rank
         self._servers = [
-            BoundedServer(sock, self._answer, _MOST, ANSWER_SECONDS, "hvd-doctor", _GRACE) for sock in listeners.tcp
+            BoundedServer(sock, self._reply, _LIMIT, REPLY_SECONDS, "hvd-doctor", _GRACE) for sock in listeners.tcp
         ]
 
-    def _answer(self, sock: socket.socket, _client: object, server: BoundedServer) -> None:
-        place = accept(sock, self._key, EPOCH, self._rank, ANSWER_SECONDS)
+    def _reply(self, sock: socket.socket, _client: object, server: BoundedServer) -> None:
+        place = accept(sock, self._key, EPOCH, self._rank, REPLY_SECONDS)
         server.received(sock)
         if place.purpose == MEASURE:
             serve_measurement(sock)
@@ -222,7 +222,7 @@ def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> 
     sock = socket.create_connection((endpoint.address, endpoint.port), timeout=REACH_SECONDS)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connect(sock, key, Place(purpose, EPOCH, rank, peer), ANSWER_SECONDS)
+        connect(sock, key, Place(purpose, EPOCH, rank, peer), REPLY_SECONDS)
     except BaseException:
         sock.close()
         raise

@@ -219,7 +219,7 @@ class HostReport(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class HostAnswer:
+class HostResult:
     """Result of probing one of the hosts that the user has requested.
 
     Attributes:
@@ -270,7 +270,7 @@ class Finding:
 class Diagnosis:
     """Diagnosis of a job's hosts: their answers, and the findings of all checks."""
 
-    answers: list[HostAnswer]
+    results: list[HostResult]
     findings: list[Finding] = field(default_factory=list)
 
     @property

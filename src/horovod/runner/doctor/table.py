@@ -11,9 +11,9 @@ from horovod.common.devices.nvml import Gpu, Survey
 from horovod.common.devices.visible import shown_cpus
 from horovod.runner.command import check_build
 from horovod.runner.doctor import container, mpi
-from horovod.runner.doctor.report import FAIL, OK, WARN, DeviceReport, Diagnosis, Finding, HostAnswer, HostReport, Place
+from horovod.runner.doctor.report import FAIL, OK, WARN, DeviceReport, Diagnosis, Finding, HostReport, HostResult, Place
 
-MOST = 64  # Maximum number of GPUs in the table
+MAX_GPUS = 64  # Maximum number of GPUs in the table
 
 
 def gpu_count(report: DeviceReport) -> str:
@@ -58,16 +58,16 @@ def direct(report: DeviceReport) -> str:
     return f"{', '.join(ports)}; GPUDirect by {report.direct or 'nothing'}"
 
 
-def listed(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
+def listed(results: Sequence[HostResult]) -> list[tuple[str, ...]]:
     """Return a table of the GPUs of all hosts, with a header row. It is empty if there are no GPUs."""
     rows = [
         (answer.host, *_row(gpu, place))
-        for answer in answers
+        for answer in results
         if answer.report is not None
         for gpu, place in _with_places(answer.report.devices)
     ]
     titles = ("GPUs", "number", "model", "memory", "capability", "mode", "PCI", "UUID", "near it")
-    return [titles, *rows[:MOST]] if rows else []
+    return [titles, *rows[:MAX_GPUS]] if rows else []
 
 
 def _with_places(report: DeviceReport) -> Iterator[tuple[Gpu, Place | None]]:
@@ -101,14 +101,14 @@ def _near(gpu: Gpu, place: Place | None) -> str:
     return ", ".join(parts) or NOTHING
 
 
-def between(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
+def between(results: Sequence[HostResult]) -> list[tuple[str, ...]]:
     """Return a table of the interconnects between the GPUs of each host, with one row per type.
 
     The table is empty if no host has two GPUs.
     """
     rows = [
         (answer.host, kind, pairs)
-        for answer in answers
+        for answer in results
         if answer.report is not None
         for kind, pairs in _kinds(answer.report.devices.survey)
     ]
@@ -127,7 +127,7 @@ def _kinds(survey: Survey) -> Iterator[tuple[str, str]]:
 
 
 NOTHING = "-"
-MOST_PAIRS = 64
+MAX_PAIRS = 64
 OF_SOME = ("container", "driver", "InfiniBand", "MPI")
 """Titles of rows that are left out if no host has a value."""
 
@@ -137,27 +137,27 @@ def show(diagnosis: Diagnosis, width: int) -> str:
 
     There is one column per host if all columns fit into `width` characters. Otherwise, there is one section per host.
     """
-    answers = diagnosis.answers
+    answers = diagnosis.results
     parts = [f"horovod {__version__}, {len(answers)} host{'s' if len(answers) != 1 else ''}", ""]
     parts += _hosts(answers, width)
     pairs = list(_pairs(answers))
     if pairs:
-        parts += ["", *_columns([("between hosts", "address", "round trip", "one stream"), *pairs[:MOST_PAIRS]])]
-        parts += [f"... and {len(pairs) - MOST_PAIRS} more pairs"] if len(pairs) > MOST_PAIRS else []
+        parts += ["", *_columns([("between hosts", "address", "round trip", "one stream"), *pairs[:MAX_PAIRS]])]
+        parts += [f"... and {len(pairs) - MAX_PAIRS} more pairs"] if len(pairs) > MAX_PAIRS else []
     for rows in (listed(answers), between(answers)):
         parts += ["", *_columns(rows)] if rows else []
     parts += ["", *_findings(diagnosis.findings)]
     return "\n".join(line.rstrip() for line in parts) + "\n"
 
 
-def _hosts(answers: Sequence[HostAnswer], width: int) -> list[str]:
-    known = [(answer, answer.report) for answer in answers if answer.report is not None]
+def _hosts(results: Sequence[HostResult], width: int) -> list[str]:
+    known = [(answer, answer.report) for answer in results if answer.report is not None]
     rows = [(title, *(value(answer, report) for answer, report in known)) for title, value in ROWS]
     rows = [row for row in rows if row[0] not in OF_SOME or set(row[1:]) != {NOTHING}]
     lines = _columns([("", *(answer.host for answer, _ in known)), *rows]) if known else []
     if len(known) > 1 and max(map(len, lines)) > width:
         lines = _sections([answer.host for answer, _ in known], rows)
-    unknown = [answer.host for answer in answers if answer.report is None]
+    unknown = [answer.host for answer in results if answer.report is None]
     return [*lines, *(["", f"not examined: {', '.join(unknown)}"] if unknown else [])]
 
 
@@ -176,9 +176,9 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _pairs(answers: Sequence[HostAnswer]) -> Iterator[tuple[str, str, str, str]]:
-    names = {answer.rank: answer.host for answer in answers}
-    for answer in answers:
+def _pairs(results: Sequence[HostResult]) -> Iterator[tuple[str, str, str, str]]:
+    names = {answer.rank: answer.host for answer in results}
+    for answer in results:
         for each in answer.report.measured if answer.report else ():
             name = f"{answer.host} -> {names.get(each.peer, '?')}"
             where = f"{each.address} ({each.interface})"
@@ -204,28 +204,28 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
     yield f"{count[OK]} checks OK, {count[WARN]} warnings, {count[FAIL]} failures"
 
 
-def _connection(answer: HostAnswer, report: HostReport) -> str:
-    return f"ssh, {answer.connect_seconds:.1f} s" if answer.remote else "this machine"
+def _connection(result: HostResult, report: HostReport) -> str:
+    return f"ssh, {result.connect_seconds:.1f} s" if result.remote else "this machine"
 
 
-def _engine(answer: HostAnswer, report: HostReport) -> str:
+def _engine(result: HostResult, report: HostReport) -> str:
     return "cannot be loaded" if report.engine_error else f"loads; {', '.join(report.ciphers) or 'no encryption'}"
 
 
-def _frameworks(answer: HostAnswer, report: HostReport) -> str:
+def _frameworks(result: HostResult, report: HostReport) -> str:
     return ", ".join(check_build.described(report.frameworks)) or "none"
 
 
-def _cores(answer: HostAnswer, report: HostReport) -> str:
+def _cores(result: HostResult, report: HostReport) -> str:
     quota = "" if report.quota is None else f", quota {report.quota:g}"
     return f"{report.cores} of {report.all_cores}{quota}, load {report.load:.1f}"
 
 
-def _memory(answer: HostAnswer, report: HostReport) -> str:
+def _memory(result: HostResult, report: HostReport) -> str:
     return f"{_size(report.memory_available)} of {_size(report.memory)} available"
 
 
-def _limits(answer: HostAnswer, report: HostReport) -> str:
+def _limits(result: HostResult, report: HostReport) -> str:
     return ", ".join(f"{name} {_limit(soft)}" for name, (soft, _) in report.limits.items())
 
 
@@ -239,11 +239,11 @@ def _size(value: int) -> str:
     return f"{value / (1 << 30):.1f} GiB" if value >= 1 << 30 else f"{value >> 20} MiB"
 
 
-def _clock(answer: HostAnswer, report: HostReport) -> str:
-    return f"{answer.clock_offset:+.2f} s" if answer.remote else "this one"
+def _clock(result: HostResult, report: HostReport) -> str:
+    return f"{result.clock_offset:+.2f} s" if result.remote else "this one"
 
 
-def _network(answer: HostAnswer, report: HostReport) -> str:
+def _network(result: HostResult, report: HostReport) -> str:
     shown = []
     for each in report.interfaces:
         if each.up and not each.loopback and each.addresses:
@@ -252,7 +252,7 @@ def _network(answer: HostAnswer, report: HostReport) -> str:
     return "; ".join(shown) or "none"
 
 
-ROWS: tuple[tuple[str, Callable[[HostAnswer, HostReport], str]], ...] = (
+ROWS: tuple[tuple[str, Callable[[HostResult, HostReport], str]], ...] = (
     ("connection", _connection),
     ("horovod", lambda _, report: report.version),
     ("Python", lambda _, report: report.python),

@@ -18,15 +18,15 @@ def ranks(count: int) -> str:
     return f"{count} rank{'' if count == 1 else 's'}"
 
 
-def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
-    """Describe how many ranks remain after the loss of the workers in `gone`.
+def remaining(workers: Workers, lost: Sequence[Worker], least: int, names: Names) -> str:
+    """Describe how many ranks remain after the loss of the workers in `lost`.
 
     Return an empty string if none of the lost workers took part in training. The text does not say whether the job can
     continue, because more ranks can fail soon.
     """
-    if not any(worker.survivor for worker in gone):
+    if not any(worker.survivor for worker in lost):
         return ""
-    left = sum(1 for worker in workers if worker.survivor and worker.alive and worker not in gone)
+    left = sum(1 for worker in workers if worker.survivor and worker.alive and worker not in lost)
     if left >= least:
         return f"; {ranks(left)} left"
     return f"; {ranks(left)} left, {least} are needed to go on ({names.least})"
@@ -39,7 +39,7 @@ def members(now: int, new: Sequence[Worker], fewer: bool) -> str:
     return f"going on with {ranks(now)}" if fewer else ""
 
 
-def does_not_come(patience: float) -> str:
+def did_not_rejoin(patience: float) -> str:
     """Return the reason for killing a member that has not rejoined in time after the end of its epoch."""
     return (
         f"it has not come back within {patience:g} s: it hangs, computes for longer than that, or goes on after a "
@@ -196,7 +196,7 @@ class Abandon:
 
 
 @dataclass(frozen=True)
-class Say:
+class Show:
     """Request to show a message to the user."""
 
     text: str
@@ -215,7 +215,7 @@ class End:
     text: str = ""
 
 
-Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
+Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Show | End
 
 
 # If other ranks report a lost connection to a rank, it is killed unless it shows within this many seconds that it is
@@ -223,7 +223,7 @@ Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 ACCUSED = 2.0
 # Maximum seconds for which new workers wait for others that are still starting. If they join together, training is
 # interrupted only once.
-TOGETHER = 5.0
+JOIN_SECONDS = 5.0
 # Grace period in seconds before a dismissed worker is killed
 LEAVING = 10.0
 # Seconds after SIGKILL after which a worker that still exists is abandoned
@@ -231,7 +231,7 @@ CERTAIN = 10.0
 # Maximum seconds from a rank's failure to the report that its host is lost. A host that shuts down kills ranks first.
 TORN_DOWN = 10.0
 # If the launcher's loop wakes up more than this many seconds late, the launcher or its machine was suspended.
-STOOD_STILL = 5.0
+SUSPENDED_SECONDS = 5.0
 
 
 class Phase(Enum):
@@ -265,7 +265,7 @@ class Standstill:
 
     def __init__(self, now: float) -> None:
         self._looked = now
-        self._due = math.inf
+        self._deadline = math.inf
 
     def waits(self, until: float | None) -> None:
         """Record the latest time at which the launcher's loop will wake up.
@@ -273,9 +273,9 @@ class Standstill:
         Args:
             until: Time (monotonic, s), or None if the loop waits for an event without a time limit.
         """
-        self._due = math.inf if until is None else max(until, self._looked)
+        self._deadline = math.inf if until is None else max(until, self._looked)
 
     def look(self, now: float) -> float:
         """Return for how many seconds the launcher was suspended since the last call; 0.0 if it was not."""
         since, self._looked = self._looked, now
-        return now - since if now > self._due + STOOD_STILL else 0.0
+        return now - since if now > self._deadline + SUSPENDED_SECONDS else 0.0

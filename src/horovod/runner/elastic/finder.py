@@ -14,7 +14,7 @@ EVERY = 1.0  # Seconds between two runs of the discovery script
 
 
 @dataclass(frozen=True)
-class Found:
+class Discovered:
     """Hosts found by a discovery run.
 
     Attributes:
@@ -31,7 +31,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class NotFound:
+class DiscoveryFailed:
     """Failure of a host discovery.
 
     Attributes:
@@ -52,7 +52,7 @@ class Source(Protocol):
     def next_time(self) -> float | None:
         """Return the next time (monotonic, s) at which the caller must call `look`, or None if nothing is scheduled."""
 
-    def look(self, now: float) -> Found | NotFound | None:
+    def look(self, now: float) -> Discovered | DiscoveryFailed | None:
         """Return new hosts or a new error, or None if nothing has changed since the last call."""
 
     def lost(self, host: str) -> None:
@@ -109,10 +109,10 @@ class Finder:
             return 0.0
         return self._next if self._run is None else self._run.next_time()
 
-    def look(self, now: float) -> Found | NotFound | None:
+    def look(self, now: float) -> Discovered | DiscoveryFailed | None:
         if self._fixed is not None:
             found, self._fixed = self._fixed, None
-            return Found(found)
+            return Discovered(found)
         if self._run is None:
             if self._next is None or now < self._next or self._script is None:
                 return None
@@ -122,11 +122,11 @@ class Finder:
             return None
         run, self._run, self._next = self._run, None, now + (EVERY if self._every is None else self._every)
         try:
-            return self._found(run.result())
+            return self._result(run.result())
         except LaunchError as error:
             return self._failed(str(error))
 
-    def _begin(self, now: float) -> NotFound | None:
+    def _begin(self, now: float) -> DiscoveryFailed | None:
         assert self._script is not None
         try:
             self._run = ScriptRun(self._script, self._slots, command=self._command, names=self._names)
@@ -135,18 +135,18 @@ class Finder:
             return self._failed(str(error))
         return None
 
-    def _found(self, slots: Mapping[str, int]) -> Found | None:
+    def _result(self, slots: Mapping[str, int]) -> Discovered | None:
         self._trouble = ""
         if self._last == list(slots.items()):
             return None
         self._last = list(slots.items())
-        return Found(slots, by=self._script or "")
+        return Discovered(slots, by=self._script or "")
 
-    def _failed(self, why: str) -> NotFound | None:
+    def _failed(self, why: str) -> DiscoveryFailed | None:
         if why == self._trouble:
             return None
         self._trouble = why
-        return NotFound(why, self._last is None)
+        return DiscoveryFailed(why, self._last is None)
 
     def lost(self, host: str) -> None:
         """Do nothing, because the next run of the script shows whether the host is usable."""

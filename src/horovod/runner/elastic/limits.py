@@ -15,7 +15,7 @@ from horovod._version import __version__
 from horovod.common.contract.membership import Facts, HostUpdateResult, decode_facts
 from horovod.common.contract.settings import BY_NAME
 from horovod.runner.base.arguments import FLAGS, Names
-from horovod.runner.elastic.actions import TOGETHER, TORN_DOWN
+from horovod.runner.elastic.actions import JOIN_SECONDS, TORN_DOWN
 from horovod.runner.elastic.workers import Worker
 
 
@@ -26,7 +26,7 @@ class Limits:
     Attributes:
         start: Number of workers needed to form the first epoch (-np).
         least: Minimum number of workers in an epoch.
-        most: Maximum number of workers in an epoch, or None for no limit.
+        max_size: Maximum number of workers in an epoch, or None for no limit.
         resets: Maximum number of changes of the members, or None for no limit.
         timeout: Seconds without a running epoch after which the job ends.
         patience: Seconds within which a member must return after its epoch is over. The default is half of `timeout`.
@@ -37,7 +37,7 @@ class Limits:
 
     start: int
     least: int
-    most: int | None = None
+    max_size: int | None = None
     resets: int | None = None
     timeout: float = 600.0
     patience: float | None = None
@@ -46,11 +46,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         names = self.names
-        if not 1 <= self.least <= self.start or (self.most is not None and self.most < self.start):
-            most = "any number" if self.most is None else self.most
+        if not 1 <= self.least <= self.start or (self.max_size is not None and self.max_size < self.start):
+            most = "any number" if self.max_size is None else self.max_size
             raise ValueError(
-                f"the sizes must be 1 <= {names.least} <= {names.start} <= {names.most}, got {names.least} "
-                f"{self.least}, {names.start} {self.start} and {names.most} {most}"
+                f"the sizes must be 1 <= {names.least} <= {names.start} <= {names.max_np}, got {names.least} "
+                f"{self.least}, {names.start} {self.start} and {names.max_np} {most}"
             )
         if self.resets is not None and self.resets < 0:
             raise ValueError(f"{names.resets} must be 0 or more, got {self.resets}")
@@ -58,13 +58,13 @@ class Limits:
             raise ValueError(f"{names.timeout} must be a number of seconds above 0, got {self.timeout:g}")
 
     @property
-    def seconds_to_come_back(self) -> float:
+    def rejoin_seconds(self) -> float:
         """Seconds within which a member must rejoin after its epoch has ended."""
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
         """Return True if a job with `size` members can have more members."""
-        return self.most is None or size < self.most
+        return self.max_size is None or size < self.max_size
 
 
 @dataclass
@@ -72,36 +72,36 @@ class Resets:
     """Counter for membership changes of an elastic job.
 
     Attributes:
-        most: Maximum number of changes, or None for no limit.
-        done: Number of changes so far.
+        max_size: Maximum number of changes, or None for no limit.
+        count: Number of changes so far.
     """
 
-    most: int | None
-    done: int = 0
+    maximum: int | None
+    count: int = 0
 
     @property
     def used_up(self) -> bool:
         """True if no further membership change is allowed."""
-        return self.most is not None and self.done >= self.most
+        return self.maximum is not None and self.count >= self.maximum
 
 
 SHORTEST, LONGEST = 1, 3600
 """Smallest and largest accepted value of the range in seconds."""
 
 
-def check_range(given: tuple[float, float] | None) -> tuple[float, float] | None:
+def check_range(cooldown: tuple[float, float] | None) -> tuple[float, float] | None:
     """Check the cooldown range and return it unchanged. Raises ValueError if it is invalid."""
-    if given is None:
+    if cooldown is None:
         return None
     try:
-        low, high = given
+        low, high = cooldown
         fits = SHORTEST <= low <= high <= LONGEST
     except (TypeError, ValueError):
         fits = False
     if not fits:
         raise ValueError(
             f"the blacklist's cooldown range must be two numbers of seconds from {SHORTEST} to {LONGEST}, MIN not "
-            f"above MAX, got {given!r}"
+            f"above MAX, got {cooldown!r}"
         )
     return low, high
 
@@ -145,18 +145,18 @@ class Blacklist:
             Seconds for which the host remains excluded, or infinity if it is excluded permanently.
         """
         self._last = now
-        known = self._hosts.setdefault(host, _Failed())
-        if known.count and now < known.until:
-            return known.until - now
-        known.count += 1
+        entry = self._hosts.setdefault(host, _Failed())
+        if entry.count and now < entry.until:
+            return entry.until - now
+        entry.count += 1
         if self.cooldown is None:
-            known.until = math.inf
+            entry.until = math.inf
             return math.inf
         low, high = self.cooldown
-        known.delay = low + self._random.random() * low if known.count == 1 else 2 * known.delay
-        known.delay = min(known.delay, high)
-        known.until = now + known.delay
-        return known.delay
+        entry.delay = low + self._random.random() * low if entry.count == 1 else 2 * entry.delay
+        entry.delay = min(entry.delay, high)
+        entry.until = now + entry.delay
+        return entry.delay
 
     def bars(self, host: str, now: float) -> bool:
         """Return True if the host is currently excluded."""
@@ -216,7 +216,7 @@ class Admission:
             gather: Seconds that ready workers wait for workers that are still starting, before the first epoch. The
                 default is TOGETHER, as in later epochs.
         """
-        self._wait = TOGETHER if gather is None else gather
+        self._wait = JOIN_SECONDS if gather is None else gather
         # Time when the first waiting worker became ready, or None
         self._ready_since: float | None = None
         # Notifications already sent to the members of this epoch
@@ -228,7 +228,7 @@ class Admission:
             return None
         return self._ready_since + self._wait
 
-    def together(self, waiting: Iterable[Worker], others_start: bool, now: float) -> bool:
+    def may_join(self, waiting: Iterable[Worker], others_start: bool, now: float) -> bool:
         """Return True if the waiting workers can join now, without waiting for workers that are still starting."""
         if all(worker.survivor for worker in waiting):
             self._ready_since = None
@@ -258,7 +258,7 @@ class Admission:
     def formed(self) -> None:
         """Record that a new epoch was formed. Its members have received no notifications yet."""
         self._notified = HostUpdateResult.no_update
-        self._wait = TOGETHER
+        self._wait = JOIN_SECONDS
 
     def postpone(self, seconds: float) -> None:
         """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
@@ -300,7 +300,7 @@ class Newcomers:
         self._job: Facts | None = None  # The `Facts` of the first worker, or None before it joins
 
     @classmethod
-    def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
+    def from_environ(cls, environ: Mapping[str, str]) -> Newcomers:
         """Create the check that the environment variables configure. Raises ValueError if a value is invalid."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
@@ -332,5 +332,5 @@ class Newcomers:
         return AdmissionResult(warning=f"{differs}, which HOROVOD_ELASTIC_CODE=any allows")
 
 
-def _differs(what: str, its: str, others: str, theirs: str) -> AdmissionResult:
-    return AdmissionResult(f"it has {what} {its}, but the {others} {what} {theirs}; install the same on all hosts")
+def _differs(what: str, its: str, others: str, peer_value: str) -> AdmissionResult:
+    return AdmissionResult(f"it has {what} {its}, but the {others} {what} {peer_value}; install the same on all hosts")

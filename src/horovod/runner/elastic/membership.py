@@ -32,7 +32,7 @@ from horovod.runner.elastic.actions import (
     Kill,
     Notify,
     Phase,
-    Say,
+    Show,
     Spawn,
 )
 from horovod.runner.elastic.limits import Admission, Blacklist, Limits, Resets
@@ -54,7 +54,7 @@ class Membership:
         self.limits = limits
         self._names = limits.names
         self._blacklist = blacklist
-        self._patience = limits.seconds_to_come_back
+        self._patience = limits.rejoin_seconds
         self._slots: dict[str, int] = {}
         self._complete = False
         # Remember which messages the user has seen, so that they are not repeated: whether "no hosts found" was shown,
@@ -64,7 +64,7 @@ class Membership:
         # True once all members of an epoch have connected to each other
         self._ran = False
         # True if at least one worker is known to hold training state
-        self._begun = False
+        self._has_progress = False
         self._fresh = True  # True if no member of the last epoch held training state when the epoch was formed
         self._success = False
         # Start of the current period without a running epoch, or None while an epoch is running
@@ -104,7 +104,7 @@ class Membership:
         """
         if not slots and not certain:
             if not self._reported_none:
-                self._say(actions.no_host(by, self.workers.any_started))
+                self._show(actions.no_host(by, self.workers.any_started))
             self._reported_none = True
             return self._decide(now)
         self._reported_none = False
@@ -117,7 +117,7 @@ class Membership:
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
-            worker.came()
+            worker.clear_deadline()
         return self._decide(now)
 
     def refused(self, number: int, why: str, now: float) -> list[Action]:
@@ -156,8 +156,8 @@ class Membership:
             worker.life = Life.WAITING
             # The job has no training state if no member began the epoch with one, and this member still has none.
             if holds is not None:
-                worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
-            worker.came()
+                worker.holds, self._has_progress = holds, holds or (self._has_progress and not self._fresh)
+            worker.clear_deadline()
             self._break(f"{worker} has left it", now)
             self._accuse(lost, now)
         return self._decide(now)
@@ -170,9 +170,9 @@ class Membership:
         worker = self._member(number, epoch)
         if worker is not None:
             worker.noticed_end = True
-            worker.came()
+            worker.clear_deadline()
             self._break(f"{worker} has noticed its end", now)
-            worker.expect(now + self._patience, actions.does_not_come(self._patience))
+            worker.expect(now + self._patience, actions.did_not_rejoin(self._patience))
             self._accuse(lost, now)
         return self._decide(now)
 
@@ -214,12 +214,12 @@ class Membership:
         """
         worker = self.workers.find(number)
         if worker is not None:
-            if success and not worker.dismissed and (worker.survivor or not self._begun):
+            if success and not worker.dismissed and (worker.survivor or not self._has_progress):
                 self._success = True
                 self.phase = Phase.FINISHING
             elif not (worker.leaves or victim):
                 self._failed(worker, now, f"killed, since {worker.why}" if worker.life is Life.KILLED else how)
-            self._gone(worker, now)
+            self._on_exit(worker, now)
         return self._decide(now)
 
     def host_lost(self, host: str, now: float) -> list[Action]:
@@ -230,7 +230,7 @@ class Membership:
         if working := tuple(worker.number for worker in lost if worker.life is Life.WORKING):
             self._break(f"host {host} is lost", now, working)
         for worker in lost:
-            self._gone(worker, now)
+            self._on_exit(worker, now)
         return self._decide(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -250,12 +250,12 @@ class Membership:
 
     def _run(self) -> None:
         self.phase = Phase.RUNNING
-        self._ran = self._begun = True
+        self._ran = self._has_progress = True
         self._idle_since, self._reported_waiting = None, False
         new = [member for member in self.members if not member.survivor]
         numbers = {member.number for member in self.members}
         if self._last_members and (message := actions.members(len(numbers), new, not self._last_members <= numbers)):
-            self._say(message)
+            self._show(message)
         self._last_members = numbers
         for member in self.members:
             member.survivor = member.holds = True
@@ -271,37 +271,37 @@ class Membership:
         self.phase = Phase.GATHERING
         self._idle_since = now if self._idle_since is None else self._idle_since
         for member in self.workers.of(Life.WORKING):
-            member.expect(now + self._patience, actions.does_not_come(self._patience))
+            member.expect(now + self._patience, actions.did_not_rejoin(self._patience))
 
     def _accuse(self, lost: Collection[int], now: float) -> None:
         for number in lost:
             if (worker := self._member(number, self.epoch)) is not None and not worker.noticed_end:
                 worker.expect(now + ACCUSED, "other ranks have lost it, and it does not respond")
 
-    def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
+    def _failed(self, worker: Worker, now: float, how: str, lost: Sequence[Worker] = ()) -> None:
         """Report that a worker failed, and exclude its host.
 
-        `gone` contains all workers that were lost in the same failure.
+        `lost` contains all workers that were lost in the same failure.
         """
         if self.phase is Phase.FINISHING:
             return
         barred = self._blacklist.bars(worker.host, now)
         away = self._blacklist.failed(worker.host, now)
-        self._say(
-            f"{worker} failed: {how}{actions.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
+        self._show(
+            f"{worker} failed: {how}{actions.remaining(self.workers, [worker, *lost], self.limits.least, self._names)}"
         )
         # Do not report the exclusion of a part of a machine, such as a lost Spark task, because it never returns.
-        if not barred and not (gone and worker.machine != worker.host):
-            self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
+        if not barred and not (lost and worker.machine != worker.host):
+            self._show(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
-    def _gone(self, worker: Worker, now: float) -> None:
+    def _on_exit(self, worker: Worker, now: float) -> None:
         belongs = worker.life is Life.WORKING and worker.epoch == self.epoch
         self.workers.remove(worker)
         if belongs:
             self._break(f"{worker} is gone", now, (worker.number,))
 
-    def _say(self, text: str) -> None:
-        self._out.append(Say(text))
+    def _show(self, text: str) -> None:
+        self._out.append(Show(text))
 
     def _end(self, success: bool, text: str = "") -> None:
         self.phase = Phase.ENDED
@@ -328,7 +328,7 @@ class Membership:
             if worker.life is Life.KILLED:
                 self._out.append(Abandon(worker.number))
                 self._failed(worker, now, "it did not end after SIGKILL and was abandoned")
-                self._gone(worker, now)
+                self._on_exit(worker, now)
             else:
                 self._kill(worker, now, worker.why)
 
@@ -344,24 +344,26 @@ class Membership:
         slots = sum(usable.values()) + self.workers.outside(usable)
         if not self._ran and slots < self.limits.start:
             if slots != self._reported_slots and (usable or not self.workers.any_started):
-                self._say(actions.too_few_slots(slots, self.limits.start, len(usable)))
+                self._show(actions.too_few_slots(slots, self.limits.start, len(usable)))
             self._reported_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
             # Do not start a worker, because the change of members would exceed the reset limit and end the job.
             return
-        room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
-        for host in workers.free_slots(usable, self.workers.taken())[:room]:
+        room = None if self.limits.max_size is None else max(0, self.limits.max_size - self.workers.staying)
+        for host in workers.free_slots(usable, self.workers.used_slots())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
 
     def _go_on(self, now: float) -> None:
         self._let_go(now)
         waiting = [worker for worker in self.workers.of(Life.WAITING) if not worker.leaves]
-        together = self._admission.together(waiting, bool(self.workers.of(Life.STARTING)), now)
+        together = self._admission.may_join(waiting, bool(self.workers.of(Life.STARTING)), now)
         busy = self.workers.of(Life.WORKING, Life.KILLED)
-        left = math.inf if self._idle_since is None else self._idle_since + self.limits.timeout - now
-        if not (self.workers.hold_state if self._begun else self.workers or not self.workers.any_started):
-            self._end(False, "no worker is left" + (" that holds the state of the training" if self._begun else ""))
+        remaining = math.inf if self._idle_since is None else self._idle_since + self.limits.timeout - now
+        if not (self.workers.hold_state if self._has_progress else self.workers or not self.workers.any_started):
+            self._end(
+                False, "no worker is left" + (" that holds the state of the training" if self._has_progress else "")
+            )
         elif self.phase is Phase.RUNNING:
             self._notify(bool(waiting) and together)
         elif self.phase is not Phase.FORMING and self._may_form(waiting, together):
@@ -371,12 +373,12 @@ class Membership:
                 False,
                 actions.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed, self._names),
             )
-        elif left <= 0:
+        elif remaining <= 0:
             self._end(
                 False, actions.too_long(self.workers, len(waiting), self._needed, self.limits.timeout, self._names)
             )
         elif self.phase is Phase.GATHERING and not (self._reported_waiting or busy or hopeless < math.inf):
-            self._say(actions.waiting(len(waiting), self.limits.least, left, self._names))
+            self._show(actions.waiting(len(waiting), self.limits.least, remaining, self._names))
             self._reported_waiting = True
 
     def _let_go(self, now: float) -> None:
@@ -410,27 +412,27 @@ class Membership:
         """Return the time after which the job can no longer get enough workers, or infinity."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
             return math.inf
-        free = workers.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
+        free = workers.free_slots(self._blacklist.usable(self._slots, now), self.workers.used_slots())
         full = self._complete and waiting + len(free) < self._needed
         return self._blacklist.closes_at(self._slots, full, now)
 
-    def _may_form(self, waiting: list[Worker], together: bool) -> bool:
+    def _may_form(self, waiting: list[Worker], ready: bool) -> bool:
         if self.workers.of(Life.WORKING, Life.KILLED):
             return False
         if not self._ran:
-            return len(waiting) >= self.limits.start and together
-        return len(waiting) >= self.limits.least and (not self._begun or any(worker.holds for worker in waiting))
+            return len(waiting) >= self.limits.start and ready
+        return len(waiting) >= self.limits.least and (not self._has_progress or any(worker.holds for worker in waiting))
 
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
             # The limit on membership changes is reached, so leave out new workers and keep the previous members.
             waiting = [worker for worker in waiting if worker.number in self._last_members]
-        ordered = workers.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
+        ordered = workers.choose(candidates(waiting), self.limits.max_size, self.workers.machines(self._slots))
         places = workers.places(ordered)
         if self._ran and places.keys() != self._last_members:
             if self._resets.used_up:
-                return self._end(False, actions.too_many_changes(self._resets.done, self._names))
-            self._resets.done += 1
+                return self._end(False, actions.too_many_changes(self._resets.count, self._names))
+            self._resets.count += 1
         self.epoch += 1
         self._fresh = not any(worker.holds for worker in waiting)
         for worker in self.workers:

@@ -20,7 +20,7 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.job_result import LaunchError, describe_status
 from horovod.runner.plan import allocations
 
-MOST = 65536  # Maximum number of slots per host, which equals the maximum number of ranks per job
+MAX_SLOTS = 65536  # Maximum number of slots per host, which equals the maximum number of ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
 _SHOWN = 80  # Maximum number of characters of an invalid line that messages show
@@ -56,9 +56,9 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
         assert count is not None
         if count < 1:
             raise LaunchError(f"{where} must give at least 1 slot, got {shown}; leave out hosts without slots")
-        if count > MOST:
+        if count > MAX_SLOTS:
             many = f" ({names.slots} {slots})" if given is None else ""
-            raise LaunchError(f"{where} must give at most {MOST} slots, got {shown}{many}")
+            raise LaunchError(f"{where} must give at most {MAX_SLOTS} slots, got {shown}{many}")
         if name in found:
             raise LaunchError(f"{where} must name another host, got {shown}: line {lines[name]} names {name!r} already")
         found[name], lines[name] = count, number
@@ -67,7 +67,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 def _number(digits: str) -> int:
     """Convert digits to an integer. A number too long for int() is truncated, but is still larger than MOST."""
-    return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
+    return int((digits.lstrip("0") or "0")[: len(str(MAX_SLOTS)) + 1])
 
 
 def _shown(text: str) -> str:
@@ -80,7 +80,7 @@ _PIECE = 1 << 16
 # Maximum number of chunks read per call, so that a script that writes continuously cannot block the launcher.
 _PIECES = 16
 # Number of bytes that are kept from the end of the script's stderr
-_LAST_WORDS = 1 << 14
+_MAX_STDERR = 1 << 14
 # Seconds within which a killed script must exit
 _KILLED = 1.0
 _SHOWN_LINES = 5  # Maximum number of lines of the script's stderr that messages show
@@ -138,9 +138,9 @@ class ScriptRun:
         self.done = False
 
     @staticmethod
-    def _start(words: list[str]) -> subprocess.Popen[bytes]:
+    def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            words,
+            arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -204,7 +204,7 @@ class ScriptRun:
                 self._open[fd] = False
             data += piece
             if data is self._errors:
-                del data[:-_LAST_WORDS]
+                del data[:-_MAX_STDERR]
 
     def _stop(self) -> None:
         """Kill the script and all processes in its process group."""
@@ -243,14 +243,14 @@ class ScriptRun:
         if self._trouble:
             raise LaunchError(self._trouble)
         if self._process.returncode != 0:
-            raise LaunchError(f"{self._script} ended: {describe_status(self._process.returncode)}{self._last_words()}")
+            raise LaunchError(f"{self._script} ended: {describe_status(self._process.returncode)}{self._stderr_end()}")
         try:
             text = self._out.decode()
         except UnicodeDecodeError as error:
             raise LaunchError(f"{self._script} must print UTF-8 text: {error.reason}") from None
         return parse(text, self._slots, self._script, self._names)
 
-    def _last_words(self) -> str:
+    def _stderr_end(self) -> str:
         lines = self._errors.decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
         return "".join(f"\n    {line}" for line in lines)
 
@@ -277,16 +277,16 @@ def slurm_command(each: int | None) -> list[str]:
 
 def main() -> int:
     """Print the nodes of the Slurm allocation that are neither drained nor down, and return the exit code."""
-    given = allocations.allocation(os.environ)
+    allocation = allocations.allocation(os.environ)
     try:
-        if given is None:
+        if allocation is None:
             raise LaunchError("SLURM_JOB_ID must be set: this is not a Slurm allocation")
-        nodes = allocations.nodes_of(ask_slurm("squeue", "-h", "-j", given.job, "-o", "%T|%N"), given.job)
+        nodes = allocations.nodes_of(ask_slurm("squeue", "-h", "-j", allocation.job, "-o", "%T|%N"), allocation.job)
         found = allocations.usable(ask_slurm("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"), nodes)
     except LaunchError as error:
         print(error, file=sys.stderr)
         return 1
-    print(end=allocations.lines(found, given.slots, int(sys.argv[1]) if len(sys.argv) > 1 else None))
+    print(end=allocations.lines(found, allocation.slots, int(sys.argv[1]) if len(sys.argv) > 1 else None))
     return 0
 
 
@@ -295,7 +295,7 @@ def ask_slurm(program: str, *arguments: str, seconds: float = SLURM_SECONDS) -> 
     # Ignore the user's settings for Slurm commands, because they would change the output.
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [program, *arguments], env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
             check=False,
         )  # fmt: skip
@@ -303,6 +303,6 @@ def ask_slurm(program: str, *arguments: str, seconds: float = SLURM_SECONDS) -> 
         raise LaunchError(f"{program} did not answer within {seconds:g} s; is Slurm's controller up?") from None
     except OSError as error:
         raise LaunchError(f"{program} cannot be run: {error.strerror}; Slurm's programs have to be on PATH") from None
-    if done.returncode != 0:
-        raise LaunchError(f"{program} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    return done.stdout
+    if process.returncode != 0:
+        raise LaunchError(f"{program} failed: {process.stderr.strip() or f'exit code {process.returncode}'}")
+    return process.stdout

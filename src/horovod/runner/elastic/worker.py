@@ -35,7 +35,7 @@ _PURPOSE = 100
 _NEWS = struct.Struct("<dB")  # Wire format of a notification: timestamp and HostUpdateResult
 _MAC = 32
 _SECONDS = 10.0  # Maximum duration of a connection (s)
-_DONE = b"k"
+_ACKNOWLEDGED = b"k"
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
 """Type of addresses: (address, port) pairs for each network interface."""
@@ -87,7 +87,7 @@ class WorkerNotificationService:
             return
         timestamp, result = _NEWS.unpack(news)
         self._manager.handle_hosts_updated(timestamp, HostUpdateResult(result))
-        peer.sendall(_DONE)
+        peer.sendall(_ACKNOWLEDGED)
 
 
 class WorkerNotificationClient:
@@ -121,7 +121,7 @@ class WorkerNotificationClient:
                     news = _NEWS.pack(timestamp, int(update_res))
                     peer.settimeout(_SECONDS)
                     peer.sendall(news + hmac.digest(self._key, news, "sha256"))
-                    if peer.recv(1) == _DONE:
+                    if peer.recv(1) == _ACKNOWLEDGED:
                         return
                     why = "it hung up"
             except (AuthError, OSError) as error:

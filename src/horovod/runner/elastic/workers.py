@@ -55,12 +55,12 @@ def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candida
     return sorted(candidates, key=key)
 
 
-def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[str]) -> list[Candidate]:
-    """Select at most `most` candidates, and return them in rank order. Survivors are selected first."""
+def choose(candidates: Sequence[Candidate], max_size: int | None, hosts: Sequence[str]) -> list[Candidate]:
+    """Select at most `max_size` candidates, and return them in rank order. Survivors are selected first."""
     ordered = order(candidates, hosts)
-    if most is None or len(ordered) <= most:
+    if max_size is None or len(ordered) <= max_size:
         return ordered
-    kept = sorted(ordered, key=lambda one: one.rank is None)[:most]
+    kept = sorted(ordered, key=lambda one: one.rank is None)[:max_size]
     return order(kept, hosts)
 
 
@@ -69,11 +69,11 @@ def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
     on_host: dict[str, list[int]] = {}
     for one in ordered:
         on_host.setdefault(one.host, []).append(one.worker)
-    made = {}
+    assigned = {}
     for rank, one in enumerate(ordered):
         local = on_host[one.host].index(one.worker)
         across = [host for host, workers in on_host.items() if len(workers) > local]
-        made[one.worker] = Slot(
+        assigned[one.worker] = Slot(
             rank=rank,
             size=len(ordered),
             local_rank=local,
@@ -82,7 +82,7 @@ def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
             cross_size=len(across),
             hostname=one.host,
         )
-    return made
+    return assigned
 
 
 def foreseen(candidates: Sequence[Candidate]) -> dict[int, Slot]:
@@ -93,12 +93,12 @@ def foreseen(candidates: Sequence[Candidate]) -> dict[int, Slot]:
     return places(order(candidates, list(dict.fromkeys(one.host for one in candidates))))
 
 
-def free_slots(slots: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
+def free_slots(slots: Mapping[str, int], used: Mapping[str, int]) -> list[str]:
     """Return one host name for each worker that can be started.
 
     A host with several free slots appears several times.
     """
-    return [host for host, count in slots.items() for _ in range(count - taken.get(host, 0))]
+    return [host for host, count in slots.items() for _ in range(count - used.get(host, 0))]
 
 
 MachineOf = Callable[[str], str]
@@ -113,7 +113,7 @@ class Life(Enum):
     WORKING = "working"
     ENDING = "ending"
     KILLED = "killed"
-    GONE = "gone"
+    EXITED = "gone"
 
 
 @dataclass
@@ -157,7 +157,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """True if the process is running and has not reported that it is exiting."""
-        return self.life not in (Life.ENDING, Life.KILLED, Life.GONE)
+        return self.life not in (Life.ENDING, Life.KILLED, Life.EXITED)
 
     def __str__(self) -> str:
         rank = self.number if self.rank is None and self.first else self.rank
@@ -171,7 +171,7 @@ class Worker:
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
 
-    def came(self) -> None:
+    def clear_deadline(self) -> None:
         """Remove the worker's deadline, because the worker has responded."""
         self.deadline, self.why = None, ""
 
@@ -197,7 +197,7 @@ class Workers:
 
     def remove(self, worker: Worker) -> None:
         """Remove a worker whose process has exited. Its number is not reused."""
-        worker.life = Life.GONE
+        worker.life = Life.EXITED
         self._living.pop(worker.number, None)
 
     def find(self, number: int) -> Worker | None:
@@ -265,7 +265,7 @@ class Workers:
             for place, worker in enumerate(there):
                 worker.leaves = place >= slots.get(host, 0)
 
-    def taken(self) -> dict[str, int]:
+    def used_slots(self) -> dict[str, int]:
         """Return the number of slots in use on each host."""
         return count(worker.host for worker in self)
 

@@ -47,7 +47,7 @@ def run_command(
         screen = Screen(settings, output, raises=output is not None, sink=sink)
         screen.announce()
         if settings.verbose:
-            screen.say(f"command: {' '.join(command)}")
+            screen.log(f"command: {' '.join(command)}")
         watch = Watch(screen, Policy(time.monotonic(), None, settings.grace), signals, len(settings.slots))
         attempt = watch.run_to_end(lambda watch: ForeignAttempt(command, variables, settings, watch))
         result = _conclude(os.path.basename(command[0]), attempt, watch)
@@ -74,7 +74,7 @@ class ForeignAttempt:
         # Ranks send reports through a pipe, which only processes on this host can open.
         self._reports = ReportReader() if here else None
         if watch.screen.sink.address and not here:
-            watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
+            watch.screen.log("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
         self._own_line = b""
         self.code: int | None = None
@@ -119,14 +119,14 @@ class ForeignAttempt:
         self.code = self._process.wait()
         os.close(self._ended)
         if self._reports is not None:
-            self._hear(self._reports)
+            self._read_reports(self._reports)
             os.close(self._reports.fd)
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
 
     @property
-    def gone(self) -> bool:
+    def ended(self) -> bool:
         return self._output_ended
 
     def events(self, listening: bool) -> dict[int, int]:
@@ -141,7 +141,7 @@ class ForeignAttempt:
         for fd in ready & self._pipes.keys():
             self._read(fd)
         if self._reports is not None and self._reports.fd in ready:
-            self._hear(self._reports)
+            self._read_reports(self._reports)
         if self._ended in ready and self._drain_until is None:
             self._drain_until = time.monotonic() + _DRAIN
 
@@ -219,9 +219,9 @@ class ForeignAttempt:
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:
             linux.send_signal(pid, signal.SIGKILL)
 
-    def _hear(self, reports: ReportReader) -> None:
+    def _read_reports(self, reports: ReportReader) -> None:
         for line in reports.read():
-            self.endings.hear(line)
+            self.endings.record(line)
             self._screen.sink.worker_report(line)
 
     def _read(self, fd: int) -> None:

@@ -174,7 +174,7 @@ def build(
     slots: Sequence[Slot],
     command: Sequence[str],
     names: Sequence[str],
-    given: MpiOptions,
+    options: MpiOptions,
     *,
     interfaces: str = "",
     ssh_port: int | None = None,
@@ -189,7 +189,7 @@ def build(
         slots: Slots of the ranks.
         command: Command that each rank runs.
         names: Names of variables to export.
-        given: User-supplied mpirun options.
+        options: User-supplied mpirun options.
         interfaces: Network interfaces, separated by commas. If empty, mpirun chooses.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Private key for ssh.
@@ -207,12 +207,12 @@ def build(
                 f"--ssh-port and --ssh-identity-file: mpirun of {flavour.value} takes neither; set Port and "
                 "IdentityFile for these hosts in ~/.ssh/config"
             )
-        words = _hydra(counts, len(slots), names, given, interfaces)
+        words = _hydra(counts, len(slots), names, options, interfaces)
     else:
-        words = _open_mpi(flavour, counts, len(slots), names, given, interfaces, carries)
+        words = _open_mpi(flavour, counts, len(slots), names, options, interfaces, carries)
         ssh = (["-p", str(ssh_port)] if ssh_port else []) + (["-i", ssh_identity_file] if ssh_identity_file else [])
         words += ["--mca", "plm_rsh_args", shlex.join(ssh)] if ssh else []
-    return [program, *words, *given.extra, *command]
+    return [program, *words, *options.extra, *command]
 
 
 def _open_mpi(
@@ -220,43 +220,45 @@ def _open_mpi(
     counts: Mapping[str, int],
     size: int,
     names: Sequence[str],
-    given: MpiOptions,
+    options: MpiOptions,
     interfaces: str,
     carries: bool,
 ) -> list[str]:
     spectrum = flavour is Flavour.SPECTRUM
-    words = ["--allow-run-as-root", "--tag-output", "-np", str(size)]
-    words += ["-H", ",".join(f"{host}:{count}" for host, count in counts.items())]
-    if given.binding is not None:
-        words += given.binding
+    arguments = ["--allow-run-as-root", "--tag-output", "-np", str(size)]
+    arguments += ["-H", ",".join(f"{host}:{count}" for host, count in counts.items())]
+    if options.binding is not None:
+        arguments += options.binding
     elif spectrum:
-        words += ["--bind-to", "socket", "--map-by", "socket", "--rank-by", "core"]
+        arguments += ["--bind-to", "socket", "--map-by", "socket", "--rank-by", "core"]
     else:
-        words += ["--bind-to", "none", "--map-by", "slot"]
-    words += ["-tcp"] if spectrum and given.tcp else []
+        arguments += ["--bind-to", "none", "--map-by", "slot"]
+    arguments += ["-tcp"] if spectrum and options.tcp else []
     if not spectrum and not carries:
-        words += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
+        arguments += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
     if interfaces:
-        words += ["--mca", "btl_tcp_if_include", interfaces, "--mca", "oob_tcp_if_include", interfaces]
+        arguments += ["--mca", "btl_tcp_if_include", interfaces, "--mca", "oob_tcp_if_include", interfaces]
     if len(counts) >= MANY_HOSTS:
-        words += ["--mca", "plm_rsh_no_tree_spawn", "true", "--mca", "plm_rsh_num_concurrent", str(len(counts))]
-    return words + [word for name in names for word in ("-x", name)]
+        arguments += ["--mca", "plm_rsh_no_tree_spawn", "true", "--mca", "plm_rsh_num_concurrent", str(len(counts))]
+    return arguments + [word for name in names for word in ("-x", name)]
 
 
-def _hydra(counts: Mapping[str, int], size: int, names: Sequence[str], given: MpiOptions, interfaces: str) -> list[str]:
+def _hydra(
+    counts: Mapping[str, int], size: int, names: Sequence[str], options: MpiOptions, interfaces: str
+) -> list[str]:
     words = ["-l", "-np", str(size)]
     if len(set(counts.values())) == 1:
         words += ["-hosts", ",".join(counts), "-ppn", str(size // len(counts))]
     else:
         words += ["-hosts", ",".join(f"{host}:{count}" for host, count in counts.items())]
-    words += given.binding if given.binding is not None else ["-bind-to", "none"]
+    words += options.binding if options.binding is not None else ["-bind-to", "none"]
     words += ["-iface", interfaces.split(",")[0]] if interfaces else []
     return words + ["-genvlist", ",".join(names)]
 
 
 _VERSION_SECONDS = 20.0
 # Variables that the built-in launcher sets for each rank. A job that is started inside a rank must not inherit them.
-_OURS = re.compile(
+_OWN = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT))"
 )
 _KEY_FILE, _KEY_FD = "HOROVOD_KEY_FILE", "HOROVOD_KEY_FD"
@@ -290,7 +292,7 @@ def find_launcher() -> tuple[str, Flavour]:
 def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """Return mpirun's command line and environment for a job. Raises LaunchError if the job cannot be started."""
     program, flavour = find_launcher()
-    given = settings.mpi or MpiOptions()
+    options = settings.mpi or MpiOptions()
     shared = job_variables(settings, environ)
     if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
         # Hydra's option -l inserts a tag before each write, so an unbuffered print, which writes its text and newline
@@ -302,7 +304,7 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
         settings.slots,
         settings.whole_command,
         names_to_export(settings, shared, far=not _is_local(settings)),
-        given,
+        options,
         interfaces=settings.variables.get("NCCL_SOCKET_IFNAME", ""),
         ssh_port=settings.ssh_port,
         ssh_identity_file=settings.ssh_identity_file,
@@ -317,11 +319,11 @@ def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[
     Raises:
         LaunchError: If the user's key cannot be passed to the ranks.
     """
-    outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
+    outside = {name: value for name, value in environ.items() if not (_OWN.fullmatch(name) or _OUTER.match(name))}
     shared = environment.job_environment(
         outside, settings.variables, allow=settings.env_allow, deny=settings.options.env_deny
     )
-    return {**shared, "HOROVOD_CONTROLLER": "mpi", **_given_key(settings, environ)}
+    return {**shared, "HOROVOD_CONTROLLER": "mpi", **_user_key(settings, environ)}
 
 
 def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far: bool) -> list[str]:
@@ -338,7 +340,7 @@ def _is_local(settings: LaunchSettings) -> bool:
     return all(hosts.is_local(slot.hostname) for slot in settings.slots)
 
 
-def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
+def _user_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variable that contains the path of the user's key file.
 
     The variable is passed on even if the user's patterns exclude it, because the ranks would otherwise use a less
@@ -431,7 +433,7 @@ def run_function(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _first_to_fail(results: Mapping[int, bytearray], left: Mapping[int, Path]) -> int | None:
+def _first_to_fail(results: Mapping[int, bytearray], remaining: Mapping[int, Path]) -> int | None:
     """Return the rank that was first to print an exception. mpirun does not always report the failed rank."""
     failed = [rank for rank, data in results.items() if (found := outcome.describe(data)) and found.kind == "exception"]
-    return min(failed, key=lambda rank: left[rank].stat().st_mtime_ns, default=None)
+    return min(failed, key=lambda rank: remaining[rank].stat().st_mtime_ns, default=None)

@@ -84,7 +84,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _SavedState:
     """State to restore when the worker leaves the job.
 
     Attributes:
@@ -99,7 +99,7 @@ class _Taken:
 
 
 _pair: list[tuple[bytes, bytes]] = []  # This process's public and secret key, or empty until they are created
-_taken: list[_Taken] = []
+_saved: list[_SavedState] = []
 
 
 def describe() -> ExternalWorker:
@@ -118,12 +118,12 @@ def describe() -> ExternalWorker:
     )
 
 
-def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> None:
+def join(assignment: Assignment, peers: Mapping[int, str] | None = None) -> None:
     """Join a job. If the worker has already joined a job, it leaves that job first.
 
     Args:
         assignment: Data that the driver has sent.
-        others: Processes on which this process depends. If one of them exits, this process exits too. Maps pids to
+        peers: Processes on which this process depends. If one of them exits, this process exits too. Maps pids to
             descriptions.
 
     Raises:
@@ -147,7 +147,7 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
     _, port, key = found
     address = LivenessAddress(assignment.host, assignment.liveness_port, assignment.heartbeat_port, assignment.silence)
     try:
-        connection = LivenessConnection(address, key, assignment.number, others or {}, assignment.seconds)
+        connection = LivenessConnection(address, key, assignment.number, peers or {}, assignment.seconds)
     except (OSError, AuthError) as error:
         raise AssignmentError(
             f"worker {assignment.number} cannot reach {where}, port {assignment.liveness_port}: {error}"
@@ -159,7 +159,7 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_KEY_FD": str(fd),
     }
-    _taken.append(_Taken(fd, connection, {name: os.environ.get(name) for name in variables}))
+    _saved.append(_SavedState(fd, connection, {name: os.environ.get(name) for name in variables}))
     os.environ.update(variables)
 
 
@@ -168,8 +168,8 @@ def leave() -> None:
 
     Do nothing if no job was joined.
     """
-    while _taken:
-        taken = _taken.pop()
+    while _saved:
+        taken = _saved.pop()
         taken.connection.close()
         for name, value in taken.before.items():
             if value is None:

@@ -37,7 +37,7 @@ _LONGEST = 1024
 _QUEUED = 4  # Maximum number of unanswered heartbeat requests to a worker
 
 
-def never_came(seconds: float) -> str:
+def no_heartbeat_error(seconds: float) -> str:
     """Return the error message for a worker whose heartbeat connection did not arrive within `seconds`.
 
     The worker itself may be healthy.
@@ -49,7 +49,7 @@ def never_came(seconds: float) -> str:
 class HeartbeatServer:
     """Driver side of the heartbeat protocol, for use in a single thread.
 
-    The caller polls ``sources`` until ``next_time`` at the latest, and then calls ``hear`` and ``look``. Between
+    The caller polls ``sources`` until ``next_time`` at the latest, and then calls ``receive`` and ``look``. Between
     ``begin`` and ``forget``, the server requests heartbeats from a worker.
     """
 
@@ -63,7 +63,7 @@ class HeartbeatServer:
         """
         # Time (monotonic, s) of each worker's last answer, or of the call of `begin` before the first answer.
         self._last_heard: dict[int, float] = {}
-        self._come: set[int] = set()  # Numbers of the workers that have connected.
+        self._connected: set[int] = set()  # Numbers of the workers that have connected.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         try:
             self._authenticator = ClientAuthenticator(self._context, job_key)
@@ -83,33 +83,33 @@ class HeartbeatServer:
     def begin(self, number: int) -> None:
         """Start requesting heartbeats from the given worker."""
         self._last_heard[number] = time.monotonic()
-        self._come.discard(number)
+        self._connected.discard(number)
 
     def forget(self, number: int) -> None:
         """Stop requesting heartbeats from this worker."""
         self._last_heard.pop(number, None)
-        self._come.discard(number)
+        self._connected.discard(number)
 
     def next_time(self) -> float:
         """Return the latest time (monotonic, s) at which the caller must call `look`, or infinity."""
         times = [time.monotonic() + self._accepts.seconds_left()]
         if self._last_heard:
-            times += [self._beats.next_word, min(self._last_heard.values()) + self._silence]
+            times += [self._beats.next_heartbeat, min(self._last_heard.values()) + self._silence]
         return min(times)
 
-    def hear(self, ready: Collection[object]) -> None:
+    def receive(self, ready: Collection[object]) -> None:
         """Receive heartbeat answers.
 
         ``ready`` contains the readable sources; objects that are not sources are ignored.
         """
         self._accepts.check()
         if self._authenticator.socket in ready:
-            self._authenticator.answer()
+            self._authenticator.reply()
         if self._socket in ready:
             name = self._socket.recv_multipart()[0]
             if len(name) == _NAME.size and (number := _NAME.unpack(name)[1]) in self._last_heard:
                 self._last_heard[number] = time.monotonic()
-                self._come.add(number)
+                self._connected.add(number)
 
     def look(self) -> Mapping[int, str]:
         """Request heartbeats if they are due, and check for silent workers.
@@ -126,7 +126,7 @@ class HeartbeatServer:
                 self._ask(number)
         lost = {}
         for number, seconds in self._beats.lost(now, self._last_heard).items():
-            lost[number] = silent(seconds) if number in self._come else never_came(seconds)
+            lost[number] = silent(seconds) if number in self._connected else no_heartbeat_error(seconds)
             self.forget(number)
         return lost
 
@@ -139,7 +139,7 @@ class HeartbeatServer:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return
-        self._come.add(number)
+        self._connected.add(number)
 
     def close(self) -> None:
         """Close all sockets, so that other programs can use the port."""
@@ -156,10 +156,10 @@ class HeartbeatClient:
         server, _ = curve_pair(job_key, "server")
         name = _NAME.pack(_MARK, number)
         self._socket = dial(self._context, host, port, curve_pair(job_key, "client"), server, _LONGEST, name)
-        self._thread = threading.Thread(target=self._answer, name="horovod-heartbeats", daemon=True)
+        self._thread = threading.Thread(target=self._reply, name="horovod-heartbeats", daemon=True)
         self._thread.start()
 
-    def _answer(self) -> None:
+    def _reply(self) -> None:
         try:
             zmq.proxy(self._socket, self._socket)
         except zmq.ContextTerminated:
@@ -205,7 +205,7 @@ class LivenessServer(ThreadedServer):
         heartbeats: socket.socket,
         job_key: bytes,
         silence: float,
-        gone: Callable[[int, str], None],
+        on_exit: Callable[[int, str], None],
     ) -> None:
         """Start the thread that serves the connections.
 
@@ -214,13 +214,13 @@ class LivenessServer(ThreadedServer):
             heartbeats: Listening socket for heartbeat connections, which ``close`` closes.
             job_key: The job's secret key.
             silence: Seconds without an answer after which a worker or its host is considered lost.
-            gone: Function to call when a worker is lost.
+            on_exit: Function to call when a worker is lost.
         """
         super().__init__("horovod-lines", _CLOSE)
         self._listener = listener
         self._key = derive_key(job_key, _LABEL)
         self._silence = silence
-        self._gone = gone
+        self._on_exit = on_exit
         self._poller = zmq.Poller()
         self._unauthenticated: dict[socket.socket, tuple[auth.Acceptor, float]] = {}
         self._members: dict[socket.socket, int] = {}
@@ -243,7 +243,7 @@ class LivenessServer(ThreadedServer):
             self._poller.register(source, zmq.POLLIN)
         try:
             while True:
-                until = min([self._heartbeats.next_time(), *map(self._due, self._unauthenticated)])
+                until = min([self._heartbeats.next_time(), *map(self._deadline, self._unauthenticated)])
                 left = min(max(0.0, until - time.monotonic()), LONGEST)
                 ready = dict(self._poller.poll(math.ceil(1000 * left)))
                 if self._stop in ready:
@@ -252,9 +252,9 @@ class LivenessServer(ThreadedServer):
                     s for s in (self._listener, *self._unauthenticated, *self._members) if s.fileno() in ready
                 ]:
                     self._serve_one(sock)
-                for sock in [s for s in self._unauthenticated if time.monotonic() >= self._due(s)]:
+                for sock in [s for s in self._unauthenticated if time.monotonic() >= self._deadline(s)]:
                     self._drop(sock)
-                self._heartbeats.hear(ready)
+                self._heartbeats.receive(ready)
                 for number, how in self._heartbeats.look().items():
                     self._cut(number, how)
         finally:
@@ -262,7 +262,7 @@ class LivenessServer(ThreadedServer):
                 sock.close()
             self._heartbeats.close()
 
-    def _due(self, sock: socket.socket) -> float:
+    def _deadline(self, sock: socket.socket) -> float:
         """Return the time at which an unauthenticated peer is disconnected.
 
         A silent peer is disconnected earlier if other peers are waiting.
@@ -280,13 +280,13 @@ class LivenessServer(ThreadedServer):
         self._heartbeats.forget(number)
         self._poller.unregister(sock)
         sock.close()
-        self._gone(number, how)
+        self._on_exit(number, how)
 
     def _serve_one(self, sock: socket.socket) -> None:
         if sock is self._listener:
             self._accept()
         elif sock in self._members:
-            self._hear(sock)
+            self._receive(sock)
         elif sock in self._unauthenticated:
             with contextlib.suppress(BlockingIOError):
                 try:
@@ -308,14 +308,14 @@ class LivenessServer(ThreadedServer):
             self._poller.unregister(self._listener)
 
     def _meet(self, sock: socket.socket, side: auth.Acceptor) -> None:
-        data = sock.recv(side.wanted)
+        data = sock.recv(side.bytes_wanted)
         if not data:
             raise AuthError("it has hung up")
         side.feed(data)
         outgoing, side.outgoing = side.outgoing, b""
         if outgoing:  # `sendall` cannot block here, because a few bytes always fit into the empty send buffer.
             sock.sendall(outgoing)
-        if side.done:
+        if side.complete:
             if side.place.purpose != _PURPOSE:
                 raise AuthError("another purpose")
             connecting.set_keepalive(sock, self._silence, control=True)
@@ -323,7 +323,7 @@ class LivenessServer(ThreadedServer):
             self._members[sock] = number = side.place.source - 1
             self._heartbeats.begin(number)
 
-    def _hear(self, sock: socket.socket) -> None:
+    def _receive(self, sock: socket.socket) -> None:
         try:
             data = sock.recv(1)
         except BlockingIOError:
@@ -369,7 +369,7 @@ class LivenessConnection:
     """
 
     def __init__(
-        self, where: LivenessAddress, job_key: bytes, number: int, others: Mapping[int, str], seconds: float
+        self, where: LivenessAddress, job_key: bytes, number: int, peers: Mapping[int, str], seconds: float
     ) -> None:
         """Connect to the driver and start the thread.
 
@@ -390,13 +390,13 @@ class LivenessConnection:
         self._pid = os.getpid()
         # A forked child must not keep the connection open after this process has exited.
         os.register_at_fork(after_in_child=self._sock.close)
-        self._thread = threading.Thread(target=self._watch, args=(others,), name="horovod-line", daemon=True)
+        self._thread = threading.Thread(target=self._watch, args=(peers,), name="horovod-line", daemon=True)
         self._thread.start()
 
-    def _watch(self, others: Mapping[int, str]) -> None:
+    def _watch(self, peers: Mapping[int, str]) -> None:
         watched = {self._stop: "", self._sock.fileno(): "the driver has ended, or considers this worker lost"}
         with contextlib.ExitStack() as at_end, selectors.DefaultSelector() as selector:
-            for pid, what in others.items():
+            for pid, what in peers.items():
                 try:
                     fd = os.pidfd_open(pid)
                 except OSError:  # The process has already exited, or the kernel does not support pidfd_open.

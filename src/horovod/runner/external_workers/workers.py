@@ -20,7 +20,7 @@ from horovod.common.key_exchange.curve_exchange import CurveKeyServer
 from horovod.common.store.membership import MembershipControl
 from horovod.common.store.server import StoreServer
 from horovod.common.store.sockets import descriptors_for, listen
-from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn, Standstill
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Show, Spawn, Standstill
 from horovod.runner.elastic.limits import Blacklist, Limits, Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import MachineOf
@@ -47,7 +47,7 @@ class ExternalWorkers:
     def __init__(
         self,
         address: str,
-        gone: Callable[[int, str], None],
+        on_exit: Callable[[int, str], None],
         control: MembershipControl | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
@@ -55,8 +55,8 @@ class ExternalWorkers:
 
         Args:
             address: Address of this host that the workers can reach.
-            gone: Function to call when a worker has exited or left. It is called in another thread, with the worker's
-                number and a text. The text is empty, or describes for how long the worker has been silent.
+            on_exit: Function to call when a worker has exited or left. It is called in another thread, with the
+                worker's number and a text. The text is empty, or describes for how long the worker has been silent.
             control: Queue of the workers' requests. Only for elastic jobs.
             variables: Environment variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies to the driver.
 
@@ -67,7 +67,7 @@ class ExternalWorkers:
         self._address = address
         variable = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
         self._silence = Settings.from_environ(variable).number(_TIMEOUT)
-        self._known: dict[int, bytes] = {}
+        self._registered: dict[int, bytes] = {}
         make_room(descriptors_for(0))
         key = make_key()
         with contextlib.ExitStack() as at_failure:
@@ -81,7 +81,7 @@ class ExternalWorkers:
                 ) from None
             at_failure.callback(listener.close)
             self._key_port = listener.getsockname()[1]
-            key_server = CurveKeyServer([listener], self._known.get, key, store.address[1])
+            key_server = CurveKeyServer([listener], self._registered.get, key, store.address[1])
             at_failure.callback(key_server.close)
             liveness = listen(address)
             at_failure.callback(liveness.close)
@@ -89,7 +89,7 @@ class ExternalWorkers:
             heartbeats = listen(address)
             at_failure.callback(heartbeats.close)
             self._heartbeat_port = heartbeats.getsockname()[1]
-            server = LivenessServer(liveness, heartbeats, key, self._silence, gone)
+            server = LivenessServer(liveness, heartbeats, key, self._silence, on_exit)
             at_failure.pop_all()
         self._public = key_server.public
         self._liveness = server
@@ -107,16 +107,16 @@ class ExternalWorkers:
         Raises:
             ValueError: If the limit of open files is too low for all workers.
         """
-        self._known[number] = worker.public
+        self._registered[number] = worker.public
         # Raise the open-file limit for all workers if possible. It must suffice for those that are not connected yet.
-        coming = max(1, len(self._known) - self._liveness.there)
-        make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
+        coming = max(1, len(self._registered) - self._liveness.there)
+        make_room(descriptors_for(_EACH * len(self._registered)), at_least=descriptors_for(_EACH * coming))
         where = self._address, self._key_port, self._liveness_port, self._heartbeat_port
         return Assignment(number, *where, self._public, dict(variables), seconds, self._silence)
 
     def forget(self, number: int) -> None:
         """Reject further connections from this worker."""
-        self._known.pop(number, None)
+        self._registered.pop(number, None)
 
     def close(self) -> None:
         """Close all servers. Workers that are still connected then exit. Can be called repeatedly."""
@@ -184,7 +184,7 @@ class ProcessControl(Protocol):
     def kill(self, number: int) -> None:
         """Stop a worker's process."""
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Show a message to the user of the job."""
 
 
@@ -210,9 +210,9 @@ class ExternalElasticJob:
         self._processes = processes
         self._control = control
         self._membership = Membership(limits, Blacklist(cooldown), time.monotonic(), machine_of)
-        self._server = MembershipServer(control, self._membership, self._act, Newcomers.wanted(environ))
+        self._server = MembershipServer(control, self._membership, self._act, Newcomers.from_environ(environ))
         self._ticked = time.monotonic()
-        self._due: float | None = None
+        self._next_tick: float | None = None
         self._standstill = Standstill(time.monotonic())
 
     @property
@@ -222,9 +222,9 @@ class ExternalElasticJob:
 
     def next_time(self) -> float | None:
         """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
-        self._due = self._membership.next_time(self._ticked)
-        self._standstill.waits(self._due)
-        return self._due
+        self._next_tick = self._membership.next_time(self._ticked)
+        self._standstill.waits(self._next_tick)
+        return self._next_tick
 
     def serve(self) -> None:
         """Handle the requests that workers have sent."""
@@ -236,11 +236,11 @@ class ExternalElasticJob:
         # If the driver itself was suspended, do not blame the workers for missed deadlines.
         if stood := self._standstill.look(now):
             self._membership.postpone(stood)
-        if self._due is not None and now >= self._due:
+        if self._next_tick is not None and now >= self._next_tick:
             self._ticked = now
             self._do(self._membership.tick(now))
 
-    def found(self, slots: Mapping[str, int]) -> None:
+    def set_slots(self, slots: Mapping[str, int]) -> None:
         """Set the current number of slots of each host."""
         self._do(self._membership.discovered(slots, time.monotonic()))
 
@@ -254,7 +254,7 @@ class ExternalElasticJob:
             victim: True if the worker exited only because other workers failed.
         """
         self.roster.end(number, success)
-        self._server.gone(number)
+        self._server.on_exit(number)
         self._do(self._membership.exited(number, success, time.monotonic(), victim, how))
 
     def lost(self, host: str) -> None:
@@ -262,10 +262,10 @@ class ExternalElasticJob:
         for worker in self._membership.workers:
             if worker.host == host:
                 self.roster.end(worker.number, False)
-                self._server.gone(worker.number)
+                self._server.on_exit(worker.number)
         self._do(self._membership.host_lost(host, time.monotonic()))
 
-    def alive(self, number: int) -> bool:
+    def is_running(self, number: int) -> bool:
         """Return True if the worker's exit has not been recorded yet."""
         return self._membership.workers.find(number) is not None
 
@@ -273,7 +273,7 @@ class ExternalElasticJob:
         if self.end is None:
             self._server.do(actions)
 
-    def _act(self, action: Spawn | Form | Kill | Abandon | Say | End) -> None:
+    def _act(self, action: Spawn | Form | Kill | Abandon | Show | End) -> None:
         if isinstance(action, Spawn):
             self.roster.join(action.worker, action.host)
             self._processes.start(action.worker, action.host)
@@ -283,7 +283,7 @@ class ExternalElasticJob:
             self._processes.kill(action.worker)
         elif isinstance(action, Abandon):
             self.roster.end(action.worker, False)
-        elif isinstance(action, Say):
-            self._processes.say(action.text)
+        elif isinstance(action, Show):
+            self._processes.log(action.text)
         elif self.end is None:
             self.end = action

@@ -195,14 +195,14 @@ def worker_error(
 
 
 # WorkerError must not inherit from these exceptions: StopIteration, for example, would end a loop silently.
-_APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
+_ALONE: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
 if hasattr(builtins, "BaseExceptionGroup"):  # Exception groups exist only in Python 3.11 and newer.
-    _APART = (*_APART, builtins.BaseExceptionGroup)
+    _ALONE = (*_ALONE, builtins.BaseExceptionGroup)
 
 
 def _of_both_classes(cause: BaseException) -> WorkerError | None:
     kind = type(cause)
-    if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_APART)) or issubclass(WorkerError, kind):
+    if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_ALONE)) or issubclass(WorkerError, kind):
         return None
     # Catch all exceptions, because combining or constructing the class of `cause` can raise any exception.
     try:

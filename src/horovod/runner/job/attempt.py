@@ -91,9 +91,9 @@ class AgentAttempt:
         except RankFileError as error:
             self._watch.fail(str(error))
 
-    def _tell(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self._settings.verbose:
-            self._screen.say(text)
+            self._screen.log(text)
 
 
 class Attempt(AgentAttempt):
@@ -160,15 +160,15 @@ class Attempt(AgentAttempt):
             self._stdin = None
             self._screen.queue.lend()
         for remark in orders.remarks():
-            self._screen.say(remark)
+            self._screen.log(remark)
         for agent in agents:
             for message in orders.messages(agent, stdin=self._stdin is not None, results=self._want_results):
                 agent.send(message)
-            self._tell(f"the agent on host {agent.host} starts {agent.ranks}")
-        self._tell(f"command: {' '.join(self._settings.whole_command)}")
+            self._log(f"the agent on host {agent.host} starts {agent.ranks}")
+        self._log(f"command: {' '.join(self._settings.whole_command)}")
         host, port = self._store.address
         names = " ".join(sorted(orders.shared_environment(remote=False)))
-        self._tell(f"store on {host}:{port}; variables for the workers: {names}")
+        self._log(f"store on {host}:{port}; variables for the workers: {names}")
 
     def stop(self, grace: float, first: int = 0) -> None:
         """Stop all workers. `policy.Stop` describes the arguments, and how a repeated call changes the grace period."""
@@ -177,8 +177,8 @@ class Attempt(AgentAttempt):
         self._stop_agents(grace, first)
 
     @property
-    def gone(self) -> bool:
-        return all(agent.gone or agent.finished for agent in self._fleet.agents)
+    def ended(self) -> bool:
+        return all(agent.closed or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
         """Stop the remaining agents. Afterwards, no process of the attempt is left."""
@@ -232,11 +232,11 @@ class Attempt(AgentAttempt):
         if self._fleet.connected:
             self._watch.connected()
         if remark := self._uninitialized.early(now, self._called()):
-            self._screen.say(remark)
+            self._screen.log(remark)
         shown = self._progress.update(now, self._state())
         self._screen.queue.status(shown.status)
         if shown.line:
-            self._screen.say(shown.line)
+            self._screen.log(shown.line)
 
     def doubtful(self, now: float) -> bool:
         return bool(self._fleet.suspects(now)) and not first_failure.has_culprit(self.endings.ends)
@@ -290,7 +290,7 @@ class Attempt(AgentAttempt):
         elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
             self._take_stream(agent, report)
         elif isinstance(report, WorkerReport):
-            self.endings.hear(report.report)
+            self.endings.record(report.report)
             self._sink.worker_report(report.report)
         elif isinstance(report, Exited):
             self._end_rank(report)
@@ -300,10 +300,10 @@ class Attempt(AgentAttempt):
             self._sink.started(report.pids)
             if len(self._started) == len(self._fleet.agents):
                 self._uninitialized.started(time.monotonic())
-            self._tell(f"processes on host {agent.host}: {', '.join(f'rank {r} pid {p}' for r, p in report.pids)}")
+            self._log(f"processes on host {agent.host}: {', '.join(f'rank {r} pid {p}' for r, p in report.pids)}")
         elif isinstance(report, StdinReady) and self._stdin is not None:
             if report.open:
-                self._stdin.wanted = True
+                self._stdin.requested = True
             else:
                 self._stdin.close()
         elif isinstance(report, Result):
@@ -321,7 +321,7 @@ class Attempt(AgentAttempt):
         known = self._relay.refused
         self._relay.take(agent, report)
         if self._relay.refused != known:
-            self._screen.say(
+            self._screen.log(
                 f"warning: more connections to the job's store than its ranks need come from host {agent.host}; "
                 "one was refused"
             )
@@ -331,7 +331,7 @@ class Attempt(AgentAttempt):
         self._screen.finish(rank)
         self.endings.end(report, self._screen.tail(rank))
         self._sink.exited(rank, report.status, report.error)
-        self._tell(f"rank {rank} ended: {report.error or describe_status(report.status)}")
+        self._log(f"rank {rank} ended: {report.error or describe_status(report.status)}")
         if report.status != 0:
             self._policy.failed(time.monotonic())
 

@@ -29,8 +29,8 @@ from horovod.runner.agent.messages import (
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.base.job_result import describe_status
-from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Phase, Say, Spawn, Standstill, outside_run
-from horovod.runner.elastic.finder import Found, Source
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Phase, Show, Spawn, Standstill, outside_run
+from horovod.runner.elastic.finder import Discovered, Source
 from horovod.runner.elastic.limits import Blacklist, Limits, Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import candidates, foreseen
@@ -83,24 +83,24 @@ class ElasticAttempt(AgentAttempt):
         self._stopping = False
         self._launched = False
         # Next deadline of `_membership`, computed before the last wait for events.
-        self._due: float | None = None
+        self._next_tick: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
         self._ticked = time.monotonic()  # Time of the last call of `Membership.tick`
         self._standstill = Standstill(time.monotonic())
         self._stopped = StoppedWorkers(settings.heartbeat_timeout)
-        bounds = elastic.start, elastic.least, elastic.most, elastic.resets
+        bounds = elastic.start, elastic.least, elastic.max_np, elastic.resets
         limits = Limits(*bounds, elastic.timeout, names=settings.names)
         self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic(), finder.machine_of)
         key = make_key()
         self._control = MembershipControl()
         self._store = open_store(key, self._control)
         self._relay = StoreRelay(self._store.address, STRANGERS)
-        self._server = MembershipServer(self._control, self._membership, self._act, Newcomers.wanted(environ))
+        self._server = MembershipServer(self._control, self._membership, self._act, Newcomers.from_environ(environ))
         place = self._store.address, payload, results, self._foreseen, finder.machine_of
         orders = ElasticOrders(settings, elastic, environ, key, *place)
         pythons = {host.name: host.python for host in elastic.hosts}
-        self._locality = Locality(asks_ssh=not fleet.has_own_reach, looks=not fleet.knows_places)
+        self._locality = Locality(asks_ssh=not fleet.has_own_reach, looks=not fleet.agents_connect)
         self._hosts = HostAgents(
             fleet, self._relay, orders, pythons, settings.start_timeout, self._locality, settings.names
         )
@@ -116,7 +116,7 @@ class ElasticAttempt(AgentAttempt):
             self._stopping = True
             self.endings.stop(self._screen.tails())
             for line in self._chaos.lines() if self._chaos is not None else ():
-                self._screen.say(line)
+                self._screen.log(line)
             self._finder.close()
             self._hosts.stop()
         self._stop_agents(grace, first)
@@ -131,8 +131,8 @@ class ElasticAttempt(AgentAttempt):
         self._stopped.postpone(seconds)
 
     @property
-    def gone(self) -> bool:
-        return self._stopping and all(agent.gone or agent.finished for agent in self._fleet.agents)
+    def ended(self) -> bool:
+        return self._stopping and all(agent.closed or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
         """Stop all processes of the attempt that are still running, and wait until they have exited."""
@@ -166,8 +166,8 @@ class ElasticAttempt(AgentAttempt):
         clocks = [self._fleet.next_time(), self._uninitialized.next_time()]
         if not self._stopping:
             # Use the time of the last tick, not the current time, to include deadlines that have passed since then.
-            self._due = self._membership.next_time(self._ticked)
-            clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
+            self._next_tick = self._membership.next_time(self._ticked)
+            clocks += [self._next_tick, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
         self._standstill.waits(until)
         return until
@@ -181,7 +181,7 @@ class ElasticAttempt(AgentAttempt):
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])
         if remark := self._uninitialized.early(now, bool(self.endings.called)):
-            self._screen.say(remark)
+            self._screen.log(remark)
         self._find(now)
         for event in self._hosts.tick(now):
             for number in event.workers if isinstance(event, HostLost) else (event.worker,):
@@ -189,7 +189,7 @@ class ElasticAttempt(AgentAttempt):
                 self._bury(number)
                 self._forget(number)
             if isinstance(event, HostLost):
-                self._screen.say(event.why)
+                self._screen.log(event.why)
                 self._finder.lost(event.host)
                 self._do(self._membership.host_lost(event.host, now))
             else:
@@ -197,7 +197,7 @@ class ElasticAttempt(AgentAttempt):
         for number in self._stopped.take_late(now):
             seconds = self._settings.heartbeat_timeout
             self._do(self._membership.accused([number], now, f"it has been stopped (SIGSTOP?) for {seconds:g} s"))
-        if self._due is not None and now >= self._due:
+        if self._next_tick is not None and now >= self._next_tick:
             self._ticked = now
             self._do(self._membership.tick(now))
 
@@ -223,13 +223,13 @@ class ElasticAttempt(AgentAttempt):
 
     def _find(self, now: float) -> None:
         found = self._finder.look(now)
-        if isinstance(found, Found):
-            self._hosts.found(found.slots)
+        if isinstance(found, Discovered):
+            self._hosts.set_slots(found.slots)
             self._do(self._membership.discovered(found.slots, now, found.certain, found.complete, found.by))
         elif found is not None and found.first:
             self._watch.fail(found.why)
         elif found is not None:
-            self._screen.say(f"warning: {found.why}\nthe job goes on with the hosts that were found before")
+            self._screen.log(f"warning: {found.why}\nthe job goes on with the hosts that were found before")
 
     def _take(self, agent: Agent, report: Report) -> None:
         if isinstance(report, Output):
@@ -237,7 +237,7 @@ class ElasticAttempt(AgentAttempt):
         elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
             self._relay.take(agent, report)
         elif isinstance(report, WorkerReport):
-            self._hear(report.report)
+            self._record_report(report.report)
         elif isinstance(report, Exited):
             self._end_worker(report)
         elif isinstance(report, Stopped):
@@ -252,12 +252,12 @@ class ElasticAttempt(AgentAttempt):
                 self._launched = True
                 self._uninitialized.started(time.monotonic())
             for number, pid in report.pids:
-                self._tell(f"{self._who(number)} has pid {pid}")
+                self._log(f"{self._who(number)} has pid {pid}")
         else:
             self._hosts.take(agent, report)
 
-    def _hear(self, line: bytes) -> None:
-        self.endings.hear(line)
+    def _record_report(self, line: bytes) -> None:
+        self.endings.record(line)
         reason = reasons.decode(line)
         if isinstance(reason, reasons.Ending) and reason.why == "own":
             self._do(self._membership.ending(reason.rank, time.monotonic()))
@@ -275,7 +275,7 @@ class ElasticAttempt(AgentAttempt):
         self._bury(number)
         tail = self._screen.tail(number)
         self.endings.end(report, tail)
-        self._tell(f"{self._who(number)} ended: {report.error or describe_status(report.status)}")
+        self._log(f"{self._who(number)} ended: {report.error or describe_status(report.status)}")
         if self._stopping:
             return
         how = report.error or describe_status(report.status) + first_failure.exception_in_brackets(tail)
@@ -290,7 +290,7 @@ class ElasticAttempt(AgentAttempt):
             self._watch.fail(str(error))
         self._hosts.ended(number)
         self._stopped.goes_on(number)
-        self._server.gone(number)
+        self._server.on_exit(number)
 
     def _forget(self, number: int) -> None:
         """Delete the records of a worker that has exited, if they are no longer needed."""
@@ -306,7 +306,7 @@ class ElasticAttempt(AgentAttempt):
         if not self._stopping:
             self._server.do(actions)
 
-    def _act(self, action: Spawn | Form | Kill | Abandon | Say | End) -> None:
+    def _act(self, action: Spawn | Form | Kill | Abandon | Show | End) -> None:
         if isinstance(action, Spawn):
             self._spawn(action)
         elif isinstance(action, Form):
@@ -317,8 +317,8 @@ class ElasticAttempt(AgentAttempt):
         elif isinstance(action, Abandon):
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)
-        elif isinstance(action, Say):
-            self._screen.say(action.text)
+        elif isinstance(action, Show):
+            self._screen.log(action.text)
         elif self._end is None:
             self._end = action
             if action.success:
@@ -346,5 +346,5 @@ class ElasticAttempt(AgentAttempt):
         except RankFileError as error:
             self._watch.fail(str(error))
             return
-        self._tell(f"{self._who(action.worker)} is started on host {action.host}")
+        self._log(f"{self._who(action.worker)} is started on host {action.host}")
         self._hosts.start(action.worker, action.host)

@@ -90,12 +90,12 @@ class HostAgents:
         self._queued: dict[str, list[int]] = {}
         self._running: dict[int, str] = {}  # Host of each worker that has been started or will be started.
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # Time at which each pending lookup of a host's name was started, by host
+        self._lookups: dict[str, float] = {}  # Time at which each pending lookup of a host's name was started, by host
         self._stopping = False
         self._troubles: list[Trouble] = []  # Reports about hosts that `tick` has not yet processed
         self._events: list[HostLost | NeverStarted] = []
 
-    def found(self, slots: Mapping[str, int]) -> None:
+    def set_slots(self, slots: Mapping[str, int]) -> None:
         """Set the hosts of the job and their slot counts."""
         self._slots = slots
 
@@ -109,7 +109,7 @@ class HostAgents:
         queued = self._queued.setdefault(host, [])
         queued.append(number)
         if agent is None and len(queued) == 1:
-            self._asked[host] = time.monotonic()
+            self._lookups[host] = time.monotonic()
             self._locality.ask(host)
 
     def kill(self, number: int) -> None:
@@ -191,14 +191,14 @@ class HostAgents:
         """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
         if self._troubles or self._events:
             return 0.0
-        since = [*(agent.since for agent in self.waiting), *self._asked.values()]
+        since = [*(agent.since for agent in self.waiting), *self._lookups.values()]
         return min((at + self._start_timeout for at in since), default=None)
 
     def postpone(self, seconds: float) -> None:
         """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
         for agent in self.waiting:
             agent.since += seconds
-        self._asked = {host: since + seconds for host, since in self._asked.items()}
+        self._lookups = {host: since + seconds for host, since in self._lookups.items()}
 
     def tick(self, now: float) -> list[HostLost | NeverStarted]:
         """Stop the agents of removed hosts, and remove agents that have exited.
@@ -223,11 +223,11 @@ class HostAgents:
 
     def _begin(self, now: float) -> None:
         """Connect to the hosts whose name lookups have finished. Report a host as lost if its lookup times out."""
-        for host, local in self._locality.answers().items():
-            if self._asked.pop(host, None) is not None:
+        for host, local in self._locality.replies().items():
+            if self._lookups.pop(host, None) is not None:
                 self._add(host, local)
-        for host in [host for host, since in self._asked.items() if now >= since + self._start_timeout]:
-            del self._asked[host]
+        for host in [host for host, since in self._lookups.items() if now >= since + self._start_timeout]:
+            del self._lookups[host]
             self._fail(host, f"host {host}: its name could not be looked up within {self._start_timeout:g} s")
 
     def _late(self, agent: Agent) -> str:
@@ -257,4 +257,4 @@ class HostAgents:
         """Record that the job is ending. From then on, `tick` returns no events."""
         self._stopping = True
         self._queued.clear()
-        self._asked.clear()
+        self._lookups.clear()

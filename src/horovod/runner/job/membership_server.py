@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from horovod.common.contract.membership import Over, Place, Updated, encode
-from horovod.common.store.membership import Came, EndReported, MembershipControl, Met
+from horovod.common.store.membership import EndReported, JoinRequest, MembershipControl, Met
 from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Show, Spawn
 from horovod.runner.elastic.limits import Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.plan.hosts import Slot
 
-Others = Spawn | Form | Kill | Abandon | Say | End
+Others = Spawn | Form | Kill | Abandon | Show | End
 """Actions other than sending messages to workers."""
 
 
@@ -60,9 +60,9 @@ class MembershipServer:
     def serve(self, now: float) -> None:
         """Handle the requests of workers. Call this when `front.fd` is readable."""
         for message in self._control.take():
-            if isinstance(message, Came) and self._membership.workers.find(message.worker) is None:
+            if isinstance(message, JoinRequest) and self._membership.workers.find(message.worker) is None:
                 self._control.refuse(message.worker, "the launcher has given it up")
-            elif isinstance(message, Came):
+            elif isinstance(message, JoinRequest):
                 (self._in_sync.add if message.in_sync else self._in_sync.discard)(message.worker)
                 if message.epoch == 0:
                     self._welcome(message, now)
@@ -75,13 +75,13 @@ class MembershipServer:
             else:
                 self._met(message, now)
 
-    def _welcome(self, message: Came, now: float) -> None:
+    def _welcome(self, message: JoinRequest, now: float) -> None:
         result = self._newcomers.judge(message.facts)
         if result.refusal:
             self.do(self._membership.refused(message.worker, result.refusal, now))
             return
         if result.warning and (worker := self._membership.workers.find(message.worker)) is not None:
-            self._act(Say(f"{worker}: {result.warning}"))
+            self._act(Show(f"{worker}: {result.warning}"))
         self.do(self._membership.ready(message.worker, now))
 
     def _met(self, message: Met, now: float) -> None:
@@ -97,7 +97,7 @@ class MembershipServer:
             for worker in self._members[epoch]:
                 self.do(self._membership.formed(worker, epoch, now))
 
-    def gone(self, worker: int) -> None:
+    def on_exit(self, worker: int) -> None:
         """Record that a worker's process has exited."""
         self._in_sync.discard(worker)
         self._control.forget(worker)
@@ -134,7 +134,7 @@ class MembershipServer:
                 slot.cross_rank,
                 slot.cross_size,
                 workers,
-                self._membership.limits.most,
+                self._membership.limits.max_size,
                 self._in_sync.issuperset(workers),
             )
             self._control.place(worker, encode(place))

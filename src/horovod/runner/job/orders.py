@@ -193,7 +193,7 @@ class Orders(_JobOrders):
 
     def _own_environment(self, slot: Slot) -> dict[str, str]:
         others = self._debugged is not None and slot.rank != self._debugged.rank
-        own = environment.worker_environment(slot, *self._store) | (terminal.OTHERS if others else {})
+        own = environment.worker_environment(slot, *self._store) | (terminal.OTHER_RANKS if others else {})
         return own | environment.torch_variables(slot, *self._torch) if self._torch else own
 
     def _torch_arguments(self, here: bool, addresses: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -208,15 +208,15 @@ class Orders(_JobOrders):
 
     def remarks(self) -> list[str]:
         """Return warnings about the hosts. They do not prevent the job from starting."""
-        made = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
+        remarks = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
         for agent in self._agents:
             if abs(agent.clock_offset) > CLOCK_TOLERANCE:
                 way = "ahead of" if agent.clock_offset > 0 else "behind"
-                made.append(
+                remarks.append(
                     f"warning: the clock of host {agent.host} is {abs(agent.clock_offset):.0f} s {way} this one's, so "
                     "times in logs and of files will not fit together; let NTP (chrony, systemd-timesyncd) set both"
                 )
-        return made
+        return remarks
 
 
 def loopback() -> str | None:

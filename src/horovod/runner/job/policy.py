@@ -26,7 +26,7 @@ TERM_GRACE = 5.0
 USER_GRACE = 30.0
 # Seconds after the end of the grace periods at which remaining processes are abandoned
 AGENT_GRACE = 12.0
-LAST_WORDS = 1.0  # Seconds after which unread output is discarded once a job that the user stopped has ended
+FINAL_OUTPUT_SECONDS = 1.0  # Seconds after which unread output is discarded once a job that the user stopped has ended
 
 
 class Phase(Enum):
@@ -161,7 +161,7 @@ class Policy:
         if not self._interrupted:
             self._give_up_at = None
         elif self._give_up_at is not None:
-            self._give_up_at = min(self._give_up_at, now + LAST_WORDS)
+            self._give_up_at = min(self._give_up_at, now + FINAL_OUTPUT_SECONDS)
 
     def _stop(self, grace: float, now: float, first: int = 0) -> list[Action]:
         self.phase = Phase.STOPPING

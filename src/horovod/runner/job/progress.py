@@ -200,9 +200,9 @@ def runs_python(command: Sequence[str]) -> bool:
     return False
 
 
-def _runs_file(words: Sequence[str]) -> bool:
+def _runs_file(arguments: Sequence[str]) -> bool:
     """Return True if `python` runs a file or module with these arguments."""
-    for word in words:
+    for word in arguments:
         if not word.startswith("-"):
             return True
         if word.startswith("-m"):
@@ -212,17 +212,17 @@ def _runs_file(words: Sequence[str]) -> bool:
     return False
 
 
-def _shell_runs_python(words: Sequence[str]) -> bool:
+def _shell_runs_python(arguments: Sequence[str]) -> bool:
     """Return True if a shell runs Python with these arguments. Only the text after -c is examined."""
-    for index, word in enumerate(words[:-1]):
-        if re.fullmatch(r"-[a-z]*c", word):
-            lexer = shlex.shlex(words[index + 1], posix=True, punctuation_chars=True)
+    for index, argument in enumerate(arguments[:-1]):
+        if re.fullmatch(r"-[a-z]*c", argument):
+            lexer = shlex.shlex(arguments[index + 1], posix=True, punctuation_chars=True)
             lexer.whitespace_split = True
             try:
                 return runs_python(list(lexer))
             except ValueError:  # The shell command contains an unclosed quotation mark.
                 return False
-        if not word.startswith("-"):
+        if not argument.startswith("-"):
             return False
     return False
 

@@ -78,7 +78,7 @@ class StoreRelay:
     def serve(self, ready: set[int]) -> None:
         """Transfer data between the streams and the sockets that are ready."""
         for key, (agent, sock, writer) in list(self._sockets.items()):
-            if agent.gone:
+            if agent.closed:
                 self._sockets.pop(key)[1].close()
                 continue
             writer.flush()

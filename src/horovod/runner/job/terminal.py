@@ -15,7 +15,7 @@ from horovod.runner.plan.hosts import Slot
 # `horovodrun --debug-rank N` gives one rank the launcher's terminal, because debuggers need a terminal.
 
 # Disable breakpoint() in all other ranks, because a debugger would have no input there.
-OTHERS = {"PYTHONBREAKPOINT": "0"}
+OTHER_RANKS = {"PYTHONBREAKPOINT": "0"}
 _CONNECT = "breakpoint() finds no input there; use a debugger that one connects to, such as debugpy"
 
 
@@ -105,14 +105,14 @@ class StdinSource:
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
-        self.wanted = False  # True if rank 0 has consumed all data sent to it so far
+        self.requested = False  # True if rank 0 has consumed all data sent to it so far
         self._ended = False
         self.terminal = os.isatty(fd)
 
     @property
     def in_background(self) -> bool:
         """True if rank 0 wants input, but the launcher is in the background and cannot read the terminal."""
-        if not self.terminal or not self.wanted or self._ended:
+        if not self.terminal or not self.requested or self._ended:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()
@@ -121,7 +121,7 @@ class StdinSource:
 
     def waiting_for(self) -> int | None:
         """Return the descriptor to poll for POLLIN, or None if rank 0 cannot take more data at present."""
-        return self._fd if self.wanted and not self._ended and not self.in_background else None
+        return self._fd if self.requested and not self._ended and not self.in_background else None
 
     def read(self) -> bytes | None:
         """Return the next chunk of input. It is empty at the end of the input, and None if no data is available."""
@@ -134,7 +134,7 @@ class StdinSource:
             if self.in_background:
                 return None
             data = b""
-        self.wanted = False
+        self.requested = False
         self._ended = not data
         return data
 

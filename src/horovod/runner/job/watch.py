@@ -29,7 +29,7 @@ class WatchedAttempt(Protocol):
         """Start the attempt. The event loop calls this method first, and only once."""
 
     @property
-    def gone(self) -> bool:
+    def ended(self) -> bool:
         """True if no process of the attempt is left."""
 
     def events(self, listening: bool) -> dict[int, int]:
@@ -209,20 +209,20 @@ class Watch:
             if len(self.received) == 1:
                 processes = f"{self.size} process{'es' if self.size > 1 else ''}"
                 grace = self.policy.user_grace
-                self.screen.say(
+                self.screen.log(
                     f"{name} received: stopping {processes}, which have {grace:g} s; a second signal kills them"
                 )
             else:
-                self.screen.say(f"{name} received again: killing")
+                self.screen.log(f"{name} received again: killing")
             self.interrupt(number)
 
     def _pass_on(self, number: int) -> None:
         if self._attempt is not None and not self.policy.stopping:
-            self.screen.say(f"{signal.Signals(number).name} received: passed on to the ranks (hvd.should_stop())")
+            self.screen.log(f"{signal.Signals(number).name} received: passed on to the ranks (hvd.should_stop())")
             self._attempt.pass_on(number)
 
     def _over(self, attempt: WatchedAttempt) -> bool:
-        if attempt.gone:
+        if attempt.ended:
             self.screen.display.flush()
             self.screen.queue.status("")
             self.screen.queue.end_bars()

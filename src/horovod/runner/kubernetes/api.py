@@ -235,12 +235,12 @@ class Api:
 
     def _lines(self, kind: str, name: str, query: Mapping[str, str], verb: str, seconds: float) -> Iterator[bytes]:
         urllib3 = importlib.import_module("urllib3")
-        answer = self._send("GET", self._url(kind, name, query), seconds, stream=True)
+        response = self._send("GET", self._url(kind, name, query), seconds, stream=True)
         try:
-            if answer.status >= 300:
-                raise self._refusal(answer.status, answer.read(), verb, kind, name)
+            if response.status >= 300:
+                raise self._refusal(response.status, response.read(), verb, kind, name)
             rest = b""
-            for piece in answer.stream(1 << 16):
+            for piece in response.stream(1 << 16):
                 *lines, rest = (rest + piece).split(b"\n")
                 yield from lines
             if rest:
@@ -249,8 +249,8 @@ class Api:
             raise self._unreachable(error) from None
         finally:
             with contextlib.suppress(Exception):
-                answer.close()  # Close the connection, because it cannot be reused while it contains unread data.
-                answer.release_conn()
+                response.close()  # Close the connection, because it cannot be reused while it contains unread data.
+                response.release_conn()
 
     def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:
         resource = PATHS[kind].rpartition("/")[2] + ("/log" if name.endswith("/log") else "")

@@ -23,7 +23,7 @@ from horovod.runner.kubernetes.manifests import COMPONENT, INSTANCE, LAUNCHER, M
 from horovod.runner.kubernetes.values import make_token
 
 USAGE_ERROR = 2
-GONE_SECONDS = 15.0
+DELETE_SECONDS = 15.0
 """Seconds for pods to end, in addition to their own grace period."""
 EVERY = 0.5  # Seconds between two checks for whether the pods have terminated
 ARRIVES_SECONDS = 3.0
@@ -39,28 +39,28 @@ class Interrupted(BaseException):
         self.number = number
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run `horovodrun kubernetes` with the given arguments, and return its exit code.
 
     Raises:
         LaunchError: If an argument is invalid.
     """
     actions = {"attach": _attach, "status": _status, "delete": _delete}
-    action = words[0] if words and words[0] in actions else ""
-    split = flags.split(words) if not action else flags.CommandLine()
-    if "help" in split.given or any(word in flags.HELP for word in (words if action else ())):
+    action = arguments[0] if arguments and arguments[0] in actions else ""
+    split = flags.split(arguments) if not action else flags.CommandLine()
+    if "help" in split.values or any(word in flags.HELP for word in (arguments if action else ())):
         print(flags.text(), end="")
         return 0
     try:
         if action:
-            return actions[action](*_named(action, words[1:]))
+            return actions[action](*_parse_named(action, arguments[1:]))
         return _run(split)
     except (ApiError, Lost) as error:
-        say(f"error: {error}")
+        log(f"error: {error}")
         return 1
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print a message to stderr, prefixing each line with the command's name."""
     for line in text.splitlines():
         print(f"horovodrun: {line}", file=sys.stderr, flush=True)
@@ -68,48 +68,48 @@ def say(text: str) -> None:
 
 def _run(line: flags.CommandLine) -> int:
     made_up = f"horovod-{secrets.token_hex(_TEMPORARY // 2)}"
-    asked = request.from_command_line(line, made_up, os.environ)
-    if line.given.get("dry_run"):
-        print(yaml.safe_dump_all(manifests.applicable(manifests.all_of(asked, make_token())), sort_keys=False), end="")
+    spec = request.from_command_line(line, made_up, os.environ)
+    if line.values.get("dry_run"):
+        print(yaml.safe_dump_all(manifests.applicable(manifests.all_of(spec, make_token())), sort_keys=False), end="")
         return 0
-    api = _api(line.given)
+    api = _api(line.values)
     with _signals():
         try:
-            _create(api, manifests.all_of(asked, make_token()))
+            _create(api, manifests.all_of(spec, make_token()))
         except Interrupted as interrupt:
             return 128 + interrupt.number
         try:
-            first = " at first" if asked.elastic else ""
-            say(f"job {asked.name} in namespace {api.namespace}: {asked.size} ranks{first}, {asked.pods} pods for them")
-            if line.given.get("detach"):
-                say(f"it goes on by itself: `horovodrun kubernetes attach {asked.name}` shows it")
+            first = " at first" if spec.elastic else ""
+            log(f"job {spec.name} in namespace {api.namespace}: {spec.size} ranks{first}, {spec.pods} pods for them")
+            if line.values.get("detach"):
+                log(f"it goes on by itself: `horovodrun kubernetes attach {spec.name}` shows it")
                 return 0
-            code = _follow(api, asked.name)
+            code = _follow(api, spec.name)
         except Interrupted as interrupt:
             code = 128 + interrupt.number
-            say(f"stopped by {signal.Signals(interrupt.number).name}; deleting job {asked.name}")
+            log(f"stopped by {signal.Signals(interrupt.number).name}; deleting job {spec.name}")
         except Lost as error:
-            say(f"error: {error}")
-            say(f"the job goes on: `horovodrun kubernetes attach {asked.name}`")
+            log(f"error: {error}")
+            log(f"the job goes on: `horovodrun kubernetes attach {spec.name}`")
             return 1
         except BaseException:
             # Ignore errors of the deletion, because the original error is more important.
             with contextlib.suppress(ApiError):
-                _delete_parts(api, asked.name)
+                _delete_parts(api, spec.name)
             raise
-    if "keep" not in line.given or code >= 128:
+    if "keep" not in line.values or code >= 128:
         try:
-            _remove(api, asked.name, asked.grace)
+            _remove(api, spec.name, spec.grace)
         except KeyboardInterrupt:
-            say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
+            log(f"not waited for the pods of job {spec.name}, which is deleted, to be gone")
             return 128 + signal.SIGINT
         except ApiError as error:  # The job has ended, so only report the error, and return the job's exit code.
-            say(f"error: job {asked.name} has ended and could not be deleted: {error}")
+            log(f"error: job {spec.name} has ended and could not be deleted: {error}")
     return code
 
 
-def _api(given: Mapping[str, Any]) -> Api:
-    return Api(given.get("kubeconfig", ""), given.get("context", ""), given.get("namespace", ""))
+def _api(values: Mapping[str, Any]) -> Api:
+    return Api(values.get("kubeconfig", ""), values.get("context", ""), values.get("namespace", ""))
 
 
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
@@ -120,7 +120,7 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
     # Objects created so far. They are deleted if a later object cannot be created.
-    made: list[tuple[str, str]] = []
+    created: list[tuple[str, str]] = []
 
     def create(part: manifests.Manifest) -> dict[str, Any]:
         try:
@@ -129,7 +129,7 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
             if error.reason != "AlreadyExists":
                 raise
             raise _is_there(api, part, name) from None
-        made.append((part["kind"], part["metadata"]["name"]))
+        created.append((part["kind"], part["metadata"]["name"]))
         return there
 
     try:
@@ -142,8 +142,8 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
     except BaseException as error:
         # Ignore errors of the deletion, because the error of the creation is more important.
         with contextlib.suppress(ApiError):
-            if made or _made_after_all(api, name, mark, error):
-                _delete_all(api, made or [("Job", name)])
+            if created or _was_created(api, name, mark, error):
+                _delete_all(api, created or [("Job", name)])
         raise
 
 
@@ -159,7 +159,7 @@ def _is_there(api: Api, part: manifests.Manifest, name: str) -> ApiError:
     return ApiError(text, 409, "AlreadyExists")
 
 
-def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> bool:
+def _was_created(api: Api, name: str, mark: str, error: BaseException) -> bool:
     """Return True if this command created the launcher's Job although no answer arrived.
 
     Raises:
@@ -178,9 +178,9 @@ def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> boo
 
 
 def _follow(api: Api, name: str) -> int:
-    outcome = Follower(api, name, say).run()
+    outcome = Follower(api, name, log).run()
     for line in outcome.lines:
-        say(line)
+        log(line)
     return outcome.code
 
 
@@ -208,48 +208,48 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _named(action: str, words: Sequence[str]) -> tuple[dict[str, Any], str]:
+def _parse_named(action: str, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return the flags that select the cluster, and the name of the job. The name is empty if the user gave none.
 
     Raises:
         LaunchError: If a flag or the name is invalid.
     """
     table = {name: flag for flag in flags.FLAGS if flag.names[0] in flags.OF_ALL for name in flag.names}
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     names: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.partition("=")
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
         if name in table:
             text = value if equals else next(rest, None)
             if text is None:
                 raise LaunchError(f"{name} needs a value")
-            flags.take(given, table[name], text)
-        elif word.startswith("-"):
+            flags.take(values, table[name], text)
+        elif argument.startswith("-"):
             raise LaunchError(f"unknown flag {name}; `horovodrun kubernetes {action}` takes {', '.join(flags.OF_ALL)}")
         else:
-            names.append(word)
+            names.append(argument)
     if len(names) > 1 or (not names and action != "status"):
         given_names = ", ".join(names) or "none"
         raise LaunchError(f"horovodrun kubernetes {action} takes the name of one job; given is {given_names}")
-    return given, names[0] if names else ""
+    return values, names[0] if names else ""
 
 
-def _attach(given: Mapping[str, Any], name: str) -> int:
-    api = _api(given)
-    _found(api, name)
+def _attach(values: Mapping[str, Any], name: str) -> int:
+    api = _api(values)
+    _require(api, name)
     with _signals():
         try:
             return _follow(api, name)
         except Interrupted as interrupt:
-            say(f"the job goes on; `horovodrun kubernetes delete {name}` ends it")
+            log(f"the job goes on; `horovodrun kubernetes delete {name}` ends it")
             return 128 + interrupt.number
 
 
-def _status(given: Mapping[str, Any], name: str) -> int:
-    api = _api(given)
+def _status(values: Mapping[str, Any], name: str) -> int:
+    api = _api(values)
     if name:
-        job = _found(api, name)
+        job = _require(api, name)
         found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
         print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
         print(pods.table(found))
@@ -263,16 +263,16 @@ def _status(given: Mapping[str, Any], name: str) -> int:
     return 0
 
 
-def _delete(given: Mapping[str, Any], name: str) -> int:
-    api = _api(given)
+def _delete(values: Mapping[str, Any], name: str) -> int:
+    api = _api(values)
     job = _launcher(api, name)
-    if job is None and not _has_left(api, name):
+    if job is None and not _has_pods(api, name):
         raise _no_job(api, name)
     template = job["spec"]["template"]["spec"] if job else {}
     return 0 if _remove(api, name, int(template.get("terminationGracePeriodSeconds", flags.DEFAULT_GRACE))) else 1
 
 
-def _found(api: Api, name: str) -> dict[str, Any]:
+def _require(api: Api, name: str) -> dict[str, Any]:
     """Return the launcher's Job. Raises LaunchError if it does not exist or if horovodrun did not create it."""
     job = _launcher(api, name)
     if job is None:
@@ -304,7 +304,7 @@ def _launcher(api: Api, name: str) -> dict[str, Any] | None:
     return job
 
 
-def _has_left(api: Api, name: str) -> bool:
+def _has_pods(api: Api, name: str) -> bool:
     """Return True if parts of the job still exist after its launcher's Job was deleted.
 
     This happens for jobs created by `kubectl apply`, because their parts have no owner.
@@ -345,12 +345,12 @@ def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
 def _remove(api: Api, name: str, grace: int) -> bool:
     """Delete all parts of the job and wait until its pods have terminated. Return False if some pods remain."""
     _delete_parts(api, name)
-    until = time.monotonic() + grace + GONE_SECONDS
+    until = time.monotonic() + grace + DELETE_SECONDS
     while True:
         left = [each["metadata"]["name"] for each in api.list("Pod", labelSelector=selector(name))["items"]]
         if not left:
             return True
         if time.monotonic() >= until:
-            say(f"pods {', '.join(left)} are still there; their nodes may be away")
+            log(f"pods {', '.join(left)} are still there; their nodes may be away")
             return False
         time.sleep(EVERY)

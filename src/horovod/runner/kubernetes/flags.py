@@ -148,12 +148,12 @@ class CommandLine:
     """Parsed command line of `horovodrun kubernetes`.
 
     Attributes:
-        given: Values of the Kubernetes flags by `Flag.dest`. The value of a repeatable flag is a list.
+        values: Values of the Kubernetes flags by `Flag.dest`. The value of a repeatable flag is a list.
         job: Flags for horovodrun, unchanged.
         command: Command that each rank runs.
     """
 
-    given: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     job: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
 
@@ -166,36 +166,36 @@ def split(arguments: Sequence[str]) -> CommandLine:
     Raises:
         LaunchError: If a flag is unknown or its value is invalid.
     """
-    ours = {name: flag for flag in FLAGS for name in flag.names}
+    own = {name: flag for flag in FLAGS for name in flag.names}
     values = {name: flag.nargs if flag.value else 0 for flag in JOB_FLAGS for name in flag.names}
     line = CommandLine()
     index = 0
     while index < len(arguments):
-        word = arguments[index]
-        if word == "--":
+        argument = arguments[index]
+        if argument == "--":
             line.command.extend(arguments[index + 1 :])
             break
-        if not word.startswith("-") or word == "-":
+        if not argument.startswith("-") or argument == "-":
             line.command.extend(arguments[index:])
             break
-        name, equals, value = word.partition("=")
-        if word in HELP:
-            line.given["help"] = True
+        name, equals, value = argument.partition("=")
+        if argument in HELP:
+            line.values["help"] = True
             break
-        if (flag := ours.get(name)) is None:
-            word = _known(word)
-            end = index + 1 + values.get(word, 0)
-            line.job.extend([word, *arguments[index + 1 : end]])
+        if (flag := own.get(name)) is None:
+            argument = _resolve(argument)
+            end = index + 1 + values.get(argument, 0)
+            line.job.extend([argument, *arguments[index + 1 : end]])
             index = end
         elif flag.value is None:
             if equals:
                 raise LaunchError(f"{name} takes no value, got {value!r}")
-            line.given[flag.dest] = True
+            line.values[flag.dest] = True
             index += 1
         else:
             if not equals and index + 1 == len(arguments):
                 raise LaunchError(f"{name} must be {flag.value.accepted}, got no value")
-            take(line.given, flag, value if equals else arguments[index + 1])
+            take(line.values, flag, value if equals else arguments[index + 1])
             index += 1 if equals else 2
     return line
 
@@ -205,26 +205,26 @@ def offered() -> list[str]:
     return [*ACTIONS, *(name for flag in FLAGS for name in flag.names)]
 
 
-def take(given: dict[str, Any], flag: Flag, text: str) -> None:
-    """Store the value of a flag in `given`. Raises LaunchError if the value is invalid."""
+def take(values: dict[str, Any], flag: Flag, text: str) -> None:
+    """Store the value of a flag in `values`. Raises LaunchError if the value is invalid."""
     assert flag.value is not None
     try:
         value = flag.value.parse(text)
     except ValueError:
         raise LaunchError(f"{flag.names[-1]} must be {flag.value.accepted}, got {text!r}") from None
     if flag.repeat:
-        given.setdefault(flag.dest, []).append(value)
+        values.setdefault(flag.dest, []).append(value)
     else:
-        given[flag.dest] = value
+        values[flag.dest] = value
 
 
-def _known(word: str) -> str:
+def _resolve(argument: str) -> str:
     try:
-        return command_line.in_full(word)
+        return command_line.in_full(argument)
     except LaunchError as error:
         import difflib  # Import lazily, because only error messages need difflib.
 
-        near = difflib.get_close_matches(word.partition("=")[0], [flag.names[-1] for flag in FLAGS], 1, 0.7)
+        near = difflib.get_close_matches(argument.partition("=")[0], [flag.names[-1] for flag in FLAGS], 1, 0.7)
         if near and "did you mean" not in str(error):
             raise LaunchError(f"{error}; did you mean {near[0]}?") from None
         raise

@@ -20,7 +20,7 @@ from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, PATIENCE, P
 from horovod.runner.kubernetes.pods import JobOutcome, Judge
 from horovod.runner.kubernetes.request import CONTAINER
 
-AWAY_SECONDS = 120.0
+RECONNECT_SECONDS = 120.0
 """Seconds for which an API server may fail to answer."""
 AGAIN = 1.0  # Seconds before a failed request is repeated
 PASSING = (410, 429, 500, 502, 503, 504)
@@ -66,7 +66,7 @@ class Watcher(threading.Thread):
                     since = time.monotonic()
             except ApiError as error:
                 passing = isinstance(error, Unreachable) or error.status in PASSING
-                if passing and time.monotonic() - since <= AWAY_SECONDS:
+                if passing and time.monotonic() - since <= RECONNECT_SECONDS:
                     time.sleep(AGAIN)
                     continue
                 self._inbox.put((self._kind, Unreachable(str(error)) if passing else error))
@@ -79,7 +79,7 @@ class Watcher(threading.Thread):
     def _list(self) -> str:
         found = self._api.list(self._kind, labelSelector=self._selector)
         self._objects = {each["metadata"]["name"]: each for each in found["items"]}
-        self._tell()
+        self._publish()
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
@@ -100,10 +100,10 @@ class Watcher(threading.Thread):
                 self._objects[each["metadata"]["name"]] = each
             else:  # A BOOKMARK event reports a new version number, but no change.
                 continue
-            self._tell()
+            self._publish()
         return version
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._inbox.put((self._kind, dict(self._objects)))
 
 
@@ -120,14 +120,14 @@ class LogReader(threading.Thread):
         pod: str,
         inbox: queue.Queue[tuple[str, Any]],
         write: Callable[[bytes], None],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         super().__init__(name="log", daemon=True)
         self._api = api
         self._pod = pod
         self._inbox = inbox
         self._write = write
-        self._say = say
+        self._log = log
         self._last = ""  # Timestamp of the last printed line
         self.ended = threading.Event()
         """Set once the pod has ended, so that its log is complete."""
@@ -144,11 +144,11 @@ class LogReader(threading.Thread):
                 except ApiError as error:
                     failed += 1
                     if error.status in (401, 403):
-                        self._say(f"the job's output cannot be shown: {error}")
+                        self._log(f"the job's output cannot be shown: {error}")
                         return
                     # Report server errors and timeouts. Other messages already explain why a pod has no log.
                     if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
-                        self._say(f"the job's output cannot be shown, or not yet: {error}")
+                        self._log(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over
                     if over and tries:
                         time.sleep(AGAIN)
@@ -191,11 +191,11 @@ class Follower:
     """Monitor for one job. It calls `say` with messages for the user."""
 
     def __init__(
-        self, api: Api, name: str, say: Callable[[str], None], write: Callable[[bytes], None] = write_line
+        self, api: Api, name: str, log: Callable[[str], None], write: Callable[[bytes], None] = write_line
     ) -> None:
         self._api = api
         self._name = name
-        self._say = say
+        self._log_line = log
         self._write = write
         self._inbox: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._pods: dict[str, Any] | None = None
@@ -272,7 +272,7 @@ class Follower:
     def _follow_log(self, views: list[pods.View]) -> None:
         launcher = next((each for each in views if each.component == LAUNCHER), None)
         if self._log is None and launcher is not None and launcher.state != "waiting":
-            self._log = LogReader(self._api, launcher.name, self._inbox, self._write, self._say)
+            self._log = LogReader(self._api, launcher.name, self._inbox, self._write, self._log_line)
             self._log.start()
         if self._log is not None and (launcher is None or launcher.ended):
             self._log.ended.set()
@@ -298,4 +298,4 @@ class Follower:
             self._line, self._line_at = line, now
         elif line != self._reported and now - self._line_at >= SETTLES:
             self._reported = line
-            self._say(line or "all pods have started")
+            self._log_line(line or "all pods have started")

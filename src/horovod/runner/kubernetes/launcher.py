@@ -24,7 +24,7 @@ from horovod.runner.base.linux import SignalQueue
 from horovod.runner.cluster import ArrivalError, Gathering, JobOptions, run_command
 from horovod.runner.command import cli
 from horovod.runner.kubernetes.manifests import TOKEN_VARIABLE
-from horovod.runner.kubernetes.request import check_elastic, check_job, most, patience
+from horovod.runner.kubernetes.request import check_elastic, check_job, max_size, patience
 from horovod.runner.kubernetes.values import token_key
 from horovod.runner.plan.settings import LaunchSettings
 
@@ -54,13 +54,13 @@ class LauncherArguments:
     command: list[str]
 
 
-def orders(words: Sequence[str]) -> LauncherArguments:
+def orders(arguments: Sequence[str]) -> LauncherArguments:
     """Parse the launcher's command line. Raises LaunchError if it is invalid."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.launcher", exit_on_error=False)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--slots-per-pod", type=int, default=1)
     parser.add_argument("--of-version", default="")
-    rest = list(words)
+    rest = list(arguments)
     try:
         first = rest.index("--")
         second = rest.index("--", first + 1)
@@ -72,7 +72,7 @@ def orders(words: Sequence[str]) -> LauncherArguments:
     )
 
 
-def settings(given: LauncherArguments, environ: Mapping[str, str]) -> tuple[LaunchSettings, JobOptions]:
+def settings(arguments: LauncherArguments, environ: Mapping[str, str]) -> tuple[LaunchSettings, JobOptions]:
     """Return the settings and options of the job.
 
     The ranks are assigned to hosts later, when the agents have connected.
@@ -80,40 +80,40 @@ def settings(given: LauncherArguments, environ: Mapping[str, str]) -> tuple[Laun
     Raises:
         LaunchError: If a flag is invalid, or the image has another version of horovod.
     """
-    if given.version and given.version != __version__:
+    if arguments.version and arguments.version != __version__:
         raise LaunchError(
-            f"the image has horovod {__version__}, the horovodrun that has created this job {given.version}; install "
-            "the same version on both"
+            f"the image has horovod {__version__}, the horovodrun that has created this job {arguments.version}; "
+            "install the same version on both"
         )
-    namespace, _ = cli.parse([*given.arguments, "--", "true"])
+    namespace, _ = cli.parse([*arguments.arguments, "--", "true"])
     check_job(namespace)
     if namespace.num_proc is None:
         raise LaunchError("-np is missing: say how many processes to start")
-    if namespace.num_proc % given.slots:
-        raise LaunchError(f"-np must be a multiple of --slots-per-pod {given.slots}, got {namespace.num_proc}")
-    check_elastic(namespace, given.slots)
+    if namespace.num_proc % arguments.slots:
+        raise LaunchError(f"-np must be a multiple of --slots-per-pod {arguments.slots}, got {namespace.num_proc}")
+    check_elastic(namespace, arguments.slots)
     # Check the settings against the maximum number of pods, because an elastic job can grow.
-    pods = (namespace.num_proc if namespace.min_num_proc is None else most(namespace)) // given.slots
-    namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
-    checked = cli.settings(namespace, given.command, environ)
+    pods = (namespace.num_proc if namespace.min_num_proc is None else max_size(namespace)) // arguments.slots
+    namespace.hosts = ",".join(f"pod-{number}:{arguments.slots}" for number in range(pods))
+    checked = cli.settings(namespace, arguments.command, environ)
     elastic = checked.elastic and replace(checked.elastic, hosts=())
     own_place = msgspec.structs.replace(checked.options, whole_environment=True)
     options = JobOptions(start_timeout=patience(namespace), advice=_ADVICE)
     return replace(checked, options=own_place, elastic=elastic), options
 
 
-def run(given: LauncherArguments, environ: dict[str, str]) -> JobResult:
+def run(arguments: LauncherArguments, environ: dict[str, str]) -> JobResult:
     """Run the job. Raises LaunchError, ValueError, TimeoutError, ArrivalError, Stopped, AgentError or OSError."""
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
     os.environ.pop(TOKEN_VARIABLE, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        checked, options = settings(given, environ)
+        checked, options = settings(arguments, environ)
     for warning in caught:
-        _say(f"warning: {warning.message}")
+        _log(f"warning: {warning.message}")
     # Workers use the environment of their own pods. Only variables that begin with HOROVOD_ are copied from this pod.
-    ours = {name: value for name, value in environ.items() if name.startswith("HOROVOD_")}
-    with Gathering("rank", ports=f"{given.port}-{given.port}", token=key) as gathering:
+    own = {name: value for name, value in environ.items() if name.startswith("HOROVOD_")}
+    with Gathering("rank", ports=f"{arguments.port}-{arguments.port}", token=key) as gathering:
 
         def stop(number: int, _frame: FrameType | None) -> None:
             gathering.fail(Stopped(number))
@@ -121,12 +121,12 @@ def run(given: LauncherArguments, environ: dict[str, str]) -> JobResult:
         # Process 1 of a container ignores signals without handlers, so handle them until SignalQueue takes over.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        many = checked.size // given.slots
-        _say(f"waiting for {checked.size} ranks in {many} pods")
-        return run_command(gathering, checked, ours, options, SignalQueue)
+        many = checked.size // arguments.slots
+        _log(f"waiting for {checked.size} ranks in {many} pods")
+        return run_command(gathering, checked, own, options, SignalQueue)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     for line in text.splitlines():
         print(f"horovodrun: {line}", file=sys.stderr, flush=True)
 
@@ -136,16 +136,16 @@ def main() -> int:
     try:
         result = run(orders(sys.argv[1:]), dict(os.environ))
     except (LaunchError, argparse.ArgumentError) as error:
-        _say(f"error: {error}")
+        _log(f"error: {error}")
         return USAGE_ERROR
     except Stopped as error:
-        _say(str(error))
+        _log(str(error))
         return 128 + error.number
     except (AgentError, ArrivalError, OSError, ValueError) as error:
-        _say(f"error: {error}")
+        _log(f"error: {error}")
         return 1
     if result.message:
-        _say(result.message)
+        _log(result.message)
     return result.exit_code
 
 

@@ -198,11 +198,11 @@ def _pod(request: Request, component: str) -> Manifest:
 
 
 def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
-    ours = container_of({"spec": spec})
-    others = [each for each in spec.get("containers", []) if each is not ours]
+    own = container_of({"spec": spec})
+    others = [each for each in spec.get("containers", []) if each is not own]
     worker = component == WORKER
-    volumes, mounts = _volumes(request, worker, {each["mountPath"] for each in ours.get("volumeMounts", [])})
-    made: Manifest = {
+    volumes, mounts = _volumes(request, worker, {each["mountPath"] for each in own.get("volumeMounts", [])})
+    result: Manifest = {
         **spec,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
@@ -210,7 +210,7 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         # Prevent Kubernetes from adding environment variables for all Services in the namespace.
         "enableServiceLinks": False,
         # Omit the template's other containers, such as a proxy, because the launcher's Job would never complete.
-        "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
+        "containers": [_container(request, component, own, mounts), *(others if worker else [])],
     }
     lists = {
         "volumes": volumes,
@@ -219,25 +219,25 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
     }
     for key, more in lists.items():
         if more or spec.get(key):
-            made[key] = [*spec.get(key, []), *more]
+            result[key] = [*spec.get(key, []), *more]
     if not worker:
-        made["hostname"], made["subdomain"] = LAUNCHER_HOST, request.name
+        result["hostname"], result["subdomain"] = LAUNCHER_HOST, request.name
     if request.selector:
-        made["nodeSelector"] = {**spec.get("nodeSelector", {}), **request.selector}
+        result["nodeSelector"] = {**spec.get("nodeSelector", {}), **request.selector}
     if request.account:
-        made["serviceAccountName"] = request.account
+        result["serviceAccountName"] = request.account
     if request.priority:
-        made["priorityClassName"] = request.priority
-    return made
+        result["priorityClassName"] = request.priority
+    return result
 
 
-def _volumes(request: Request, worker: bool, taken: set[str]) -> tuple[list[Manifest], list[Manifest]]:
+def _volumes(request: Request, worker: bool, used: set[str]) -> tuple[list[Manifest], list[Manifest]]:
     volumes, mounts = [], []
     for number, each in enumerate(request.volumes):
         volumes.append(each.manifest(f"horovod-volume-{number}"))
         mounts.append(each.mount(f"horovod-volume-{number}"))
-        taken = taken | {each.path}
-    if worker and SHM_PATH not in taken:  # Container runtimes limit /dev/shm to 64 MiB by default.
+        used = used | {each.path}
+    if worker and SHM_PATH not in used:  # Container runtimes limit /dev/shm to 64 MiB by default.
         memory: Manifest = {"medium": "Memory"}
         volumes.append(
             {"name": "horovod-shm", "emptyDir": {**memory, "sizeLimit": request.shm} if request.shm else memory}
@@ -246,33 +246,33 @@ def _volumes(request: Request, worker: bool, taken: set[str]) -> tuple[list[Mani
     return volumes, mounts
 
 
-def _container(request: Request, component: str, ours: Manifest, mounts: list[Manifest]) -> Manifest:
+def _container(request: Request, component: str, template: Manifest, mounts: list[Manifest]) -> Manifest:
     worker = component == WORKER
     variables = _variables(request, component)
     set_here = {each["name"] for each in variables}
-    kept = [each for each in ours.get("env", []) if each.get("name") not in set_here]
-    made: Manifest = {
-        **ours,
+    kept = [each for each in template.get("env", []) if each.get("name") not in set_here]
+    container: Manifest = {
+        **template,
         "name": CONTAINER,
         "image": request.image,
         "command": [literal(word) for word in _command(request, component)],
         "env": [*kept, *variables],
-        "resources": _resources(request, ours.get("resources", {})) if worker else _LAUNCHER_RESOURCES,
+        "resources": _resources(request, template.get("resources", {})) if worker else _LAUNCHER_RESOURCES,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    made.pop("args", None)
+    container.pop("args", None)
     for probe in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
         if not worker:
-            made.pop(probe, None)
-    if mounts or ours.get("volumeMounts"):
-        made["volumeMounts"] = [*ours.get("volumeMounts", []), *mounts]
+            container.pop(probe, None)
+    if mounts or template.get("volumeMounts"):
+        container["volumeMounts"] = [*template.get("volumeMounts", []), *mounts]
     if not worker:
-        made["ports"] = [{"name": "launcher", "containerPort": request.port, "protocol": "TCP"}]
+        container["ports"] = [{"name": "launcher", "containerPort": request.port, "protocol": "TCP"}]
     if request.pull_policy:
-        made["imagePullPolicy"] = request.pull_policy
+        container["imagePullPolicy"] = request.pull_policy
     if request.directory:
-        made["workingDir"] = request.directory
-    return made
+        container["workingDir"] = request.directory
+    return container
 
 
 def _command(request: Request, component: str) -> list[str]:
@@ -311,16 +311,16 @@ def _variables(request: Request, component: str) -> list[Manifest]:
     return found + [{"name": name, "value": literal(value)} for name, value in request.env.items()]
 
 
-def _resources(request: Request, given: Manifest) -> Manifest:
-    asked = {
+def _resources(request: Request, existing: Manifest) -> Manifest:
+    requested = {
         **({"cpu": request.cpu} if request.cpu else {}),
         **({"memory": request.memory} if request.memory else {}),
         **({request.gpu_resource: str(request.gpus)} if request.gpus else {}),
     }
-    if not asked:
-        return given
+    if not requested:
+        return existing
     return {
-        **given,
-        "limits": {**given.get("limits", {}), **asked},
-        "requests": {**given.get("requests", {}), **asked},
+        **existing,
+        "limits": {**existing.get("limits", {}), **requested},
+        "requests": {**existing.get("requests", {}), **requested},
     }

@@ -71,7 +71,7 @@ def view(pod: Mapping[str, Any]) -> View:
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {}) or {}
     phase = status.get("phase", "Pending")
     code = _exit_code(status)
-    known = (
+    reason = (
         metadata.get("name", "?"),
         labels.get(COMPONENT, ""),
         annotations.get(INDEX, labels.get(INDEX, "")),
@@ -79,12 +79,12 @@ def view(pod: Mapping[str, Any]) -> View:
     )
     going = "deletionTimestamp" in metadata
     if phase == "Succeeded":
-        return View(*known, "succeeded", code=code, going=going)
+        return View(*reason, "succeeded", code=code, going=going)
     if phase == "Failed":
-        return View(*known, "failed", *_why_failed(status), code=code, going=going)
+        return View(*reason, "failed", *_why_failed(status), code=code, going=going)
     if phase == "Running":
-        return View(*known, "running", code=code, going=going)
-    return View(*known, "waiting", *_why_waiting(status), going=going)
+        return View(*reason, "running", code=code, going=going)
+    return View(*reason, "waiting", *_why_waiting(status), going=going)
 
 
 def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
@@ -93,17 +93,17 @@ def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
     return sorted(made, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name))
 
 
-def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
+def steady(views: Sequence[View], previous: dict[str, View]) -> list[View]:
     """Return the states, with the last error of each pod whose image could not be pulled.
 
-    The API stops reporting this error while the pod waits for the next attempt. Therefore, `known` stores it by pod
+    The API stops reporting this error while the pod waits for the next attempt. Therefore, `previous` stores it by pod
     name. The caller must pass the same dict in each call.
     """
     made = []
-    for each in found:
+    for each in views:
         if each.reason == "ErrImagePull":
-            known[each.name] = each
-        answer = known.get(each.name)
+            previous[each.name] = each
+        answer = previous.get(each.name)
         again = each.reason == "ImagePullBackOff" and answer is not None
         made.append(replace(each, reason=answer.reason, message=answer.message) if again and answer else each)
     return made
@@ -350,7 +350,7 @@ class Judge:
         if self._lasts("workers", bool(job_failure(jobs.get(WORKER, {}))), now, LAST_SECONDS):
             why = job_failure(jobs[WORKER])
             return JobOutcome(1, tuple(post_mortem(views)) or (f"the pods of the ranks have failed: {why}",))
-        self._complete = self._complete or self._begun(views)
+        self._complete = self._complete or self._has_started(views)
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
@@ -372,7 +372,7 @@ class Judge:
             lines.insert(0, f"the launcher's pod {launcher.name} has failed: {launcher.trouble}")
         return JobOutcome(launcher.code or 1, tuple(lines))
 
-    def _begun(self, views: Sequence[View]) -> bool:
+    def _has_started(self, views: Sequence[View]) -> bool:
         """Return True if all expected pods have started. Additional pods can stay pending indefinitely."""
         return runs(views) and (self._old or started(views) >= self._expected)
 

@@ -77,53 +77,53 @@ def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, 
     Raises:
         LaunchError: If a value is invalid or missing.
     """
-    given = line.given
+    values = line.values
     namespace, _ = cli.parse([*line.job, "--", "true"])
-    size, most = _sizes(namespace, given.get("slots_per_pod", 1))
+    size, max_size = _sizes(namespace, values.get("slots_per_pod", 1))
     command = through_env(line.command)
     if not command:
         raise LaunchError(
             "the command is missing: it comes after the flags, as in `horovodrun kubernetes -np 8 --image IMAGE -- "
             "python train.py`"
         )
-    template = _template(given["pod_template"]) if "pod_template" in given else {}
-    image = given.get("image") or container_of(template).get("image")
+    template = _template(values["pod_template"]) if "pod_template" in values else {}
+    image = values.get("image") or container_of(template).get("image")
     if not image:
         raise LaunchError("--image is missing: all pods run it; it has horovod, the program and what that needs")
-    slots = given.get("slots_per_pod", 1)
-    _check_memory(given)
+    slots = values.get("slots_per_pod", 1)
+    _check_memory(values)
     return Request(
-        name=given.get("name", name),
+        name=values.get("name", name),
         image=image,
         size=size,
-        pods=most // slots,
+        pods=max_size // slots,
         arguments=list(line.job),
         command=command,
         elastic=namespace.min_num_proc is not None,
         patience=patience(namespace),
         slots=slots,
-        namespace=given.get("namespace", ""),
-        gpus=given.get("gpus", 0),
-        gpu_resource=given.get("gpu_resource", flags.DEFAULT_GPU),
-        cpu=given.get("cpu", ""),
-        memory=given.get("memory", ""),
-        shm=given.get("shm_size", ""),
-        env=_variables(given.get("env", ()), environ),
-        volumes=tuple(given.get("volume", ())),
-        directory=given.get("working_dir", ""),
-        python=given.get("python", "python"),
-        pull_policy=given.get("image_pull_policy", ""),
-        pull_secrets=tuple(given.get("image_pull_secret", ())),
+        namespace=values.get("namespace", ""),
+        gpus=values.get("gpus", 0),
+        gpu_resource=values.get("gpu_resource", flags.DEFAULT_GPU),
+        cpu=values.get("cpu", ""),
+        memory=values.get("memory", ""),
+        shm=values.get("shm_size", ""),
+        env=_variables(values.get("env", ()), environ),
+        volumes=tuple(values.get("volume", ())),
+        directory=values.get("working_dir", ""),
+        python=values.get("python", "python"),
+        pull_policy=values.get("image_pull_policy", ""),
+        pull_secrets=tuple(values.get("image_pull_secret", ())),
         template=template,
-        labels=dict(given.get("label", ())),
-        annotations=dict(given.get("annotation", ())),
-        account=given.get("service_account", ""),
-        port=given.get("port", flags.DEFAULT_PORT),
-        selector=dict(given.get("node_selector", ())),
-        tolerations=tuple(given.get("toleration", ())),
-        priority=given.get("priority_class", ""),
-        keep=given.get("keep", flags.DEFAULT_KEEP),
-        grace=given.get("grace", flags.DEFAULT_GRACE),
+        labels=dict(values.get("label", ())),
+        annotations=dict(values.get("annotation", ())),
+        account=values.get("service_account", ""),
+        port=values.get("port", flags.DEFAULT_PORT),
+        selector=dict(values.get("node_selector", ())),
+        tolerations=tuple(values.get("toleration", ())),
+        priority=values.get("priority_class", ""),
+        keep=values.get("keep", flags.DEFAULT_KEEP),
+        grace=values.get("grace", flags.DEFAULT_GRACE),
     )
 
 
@@ -142,14 +142,14 @@ def check_job(namespace: Any) -> None:
 
 def check_elastic(namespace: Any, slots: int) -> None:
     """Raise LaunchError if an elastic job has only one pod, because no rank would survive that pod's failure."""
-    if namespace.min_num_proc is not None and most(namespace) // slots < 2:
+    if namespace.min_num_proc is not None and max_size(namespace) // slots < 2:
         raise LaunchError(
-            f"--max-np must be at least {2 * slots} with --min-np, got {most(namespace)} with --slots-per-pod {slots}: "
-            "a job of 1 pod has nothing left after a failure; raise --max-np, or leave out --min-np"
+            f"--max-np must be at least {2 * slots} with --min-np, got {max_size(namespace)} with --slots-per-pod "
+            f"{slots}: a job of 1 pod has nothing left after a failure; raise --max-np, or leave out --min-np"
         )
 
 
-def most(namespace: Any) -> int:
+def max_size(namespace: Any) -> int:
     """Return the maximum number of ranks that horovodrun's flags request."""
     return int(namespace.max_num_proc or namespace.num_proc)
 
@@ -165,7 +165,7 @@ def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
         )
     if namespace.min_num_proc is None and namespace.max_num_proc is not None:
         raise LaunchError("--max-np needs an elastic job; add --min-np N")
-    largest = most(namespace)
+    largest = max_size(namespace)
     least: int = namespace.min_num_proc or size
     if not least <= size <= largest:
         raise LaunchError(
@@ -181,17 +181,17 @@ def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
     return size, largest
 
 
-def _check_memory(given: Mapping[str, Any]) -> None:
-    shm, memory = given.get("shm_size"), given.get("memory")
+def _check_memory(resources: Mapping[str, Any]) -> None:
+    shm, memory = resources.get("shm_size"), resources.get("memory")
     if shm and memory and values.amount(shm) > values.amount(memory):
         raise LaunchError(f"--shm-size must be at most --memory {memory}, of which /dev/shm is a part, got {shm}")
     if shm and values.amount(shm) < SHM_DEFAULT:
         raise LaunchError(f"--shm-size must be at least 64Mi, got {shm}: data loaders and NCCL share data in /dev/shm")
 
 
-def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, str]) -> dict[str, str]:
+def _variables(pairs: Sequence[tuple[str, str | None]], environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
-    for name, value in given:
+    for name, value in pairs:
         if value is None and name not in environ:
             raise LaunchError(f"--env must be NAME=VALUE or a variable that is set here, got {name}")
         found[name] = environ[name] if value is None else value

@@ -112,7 +112,7 @@ def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], floa
         name, wait = names[tried % len(names)], ANOTHER_NAME if tried == 0 and len(names) > 1 else EVERY
         try:
             found = _addresses(name, port)
-            if any(map(_answers, found)):
+            if any(map(_responds, found)):
                 return found
             trouble, wait = f"{', '.join(map(str, found))}: no answer", LISTENS
         except socket.gaierror as error:
@@ -134,7 +134,7 @@ def _addresses(launcher: str, port: int) -> list[Endpoint]:
     ]
 
 
-def _answers(endpoint: Endpoint) -> bool:
+def _responds(endpoint: Endpoint) -> bool:
     try:
         socket.create_connection((endpoint.address, endpoint.port), PROBE_SECONDS).close()
     except OSError:
@@ -159,7 +159,7 @@ def _look_at_shm() -> None:
     except OSError as error:
         text = f"{SHM_PATH} cannot be used: {error.strerror}; NCCL and data loaders need it"
     if text:
-        _say(f"warning: {text}")
+        _log(f"warning: {text}")
 
 
 def number_of(environ: Mapping[str, str]) -> int:
@@ -198,13 +198,13 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     for thread in threads:
         thread.join()
     for trouble in pod.troubles:
-        _say(f"error: {trouble}")
+        _log(f"error: {trouble}")
     # Exit with code 1 so that Kubernetes replaces this pod while the elastic job continues.
-    lost = options.elastic and any(map(_answers, endpoints))
+    lost = options.elastic and any(map(_responds, endpoints))
     return 1 if pod.troubles or lost else 0
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"horovod pod: {text}", file=sys.stderr, flush=True)
 
 
@@ -219,7 +219,7 @@ def main() -> int:
     try:
         return run(parser.parse_args(), dict(os.environ))
     except (OSError, ValueError) as error:
-        _say(f"error: {error}")
+        _log(f"error: {error}")
         return 1
 
 

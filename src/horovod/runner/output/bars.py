@@ -66,7 +66,7 @@ class Area:
             return
         self.changed = True
 
-    def say(self, status: str) -> None:
+    def set_status(self, status: str) -> None:
         """Set the launcher's status line. An empty string removes the line."""
         if status != self._status:
             self._status, self.changed = status, True
@@ -77,7 +77,7 @@ class Area:
         self._bars, self._status = {}, ""
 
     @property
-    def stands(self) -> bool:
+    def is_visible(self) -> bool:
         """True if any progress bar or status line is currently visible."""
         return bool(self._drawn)
 
@@ -137,7 +137,7 @@ class Area:
             more = []
         else:
             room -= 1
-            more = [_clipped(_others(len(bars) - room), columns)]
+            more = [_clipped(_more_bars(len(bars) - room), columns)]
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
@@ -151,11 +151,11 @@ class Area:
             return []
         first, row = bars[0]
         self._choose_stream(bars)
-        more = f" ({_others(len(bars) - 1)})" if len(bars) > 1 else ""
+        more = f" ({_more_bars(len(bars) - 1)})" if len(bars) > 1 else ""
         return [row.shown(first.prefix, max(1, columns - len(more))) + more]
 
 
-def _others(count: int) -> str:
+def _more_bars(count: int) -> str:
     return f"and {count} more progress bar{'s' if count > 1 else ''}"
 
 

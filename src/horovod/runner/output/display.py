@@ -77,7 +77,7 @@ class BarBoard:
 
 def _due(row: Row) -> float | None:
     """Return when this progress bar must be logged next, or None if it has not changed since it was last logged."""
-    if row.left is not None or not row.changed or row.since is None:
+    if row.last_left is not None or not row.changed or row.since is None:
         return None
     return row.since + LOG_INTERVAL
 
@@ -359,7 +359,7 @@ class Screen:
         """Return the most recent stderr output of each rank."""
         return {rank: self.tail(rank) for rank in self._tails}
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Show one of the launcher's own messages."""
         self.sink.launcher_message(text)
         self._write(text)

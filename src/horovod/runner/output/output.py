@@ -36,17 +36,17 @@ class OutputSink:
         reader_gone: True if output was lost because its reader has exited.
     """
 
-    def __init__(self, terminals: Collection[int], together: bool, full: bool = False) -> None:
+    def __init__(self, terminals: Collection[int], merged: bool, full: bool = False) -> None:
         r"""Create an area for progress bars on each stream that is a terminal.
 
         Args:
             terminals: Streams that go to a terminal, or to another viewer that handles \r like a terminal.
-            together: True if stdout and stderr go to the same place.
+            merged: True if stdout and stderr go to the same place.
             full: True if the terminals can erase lines and move the cursor up.
         """
         self._terminals = frozenset(terminals)
         areas = {stream: Area(full) for stream in self._terminals}
-        if together and len(areas) == 2:
+        if merged and len(areas) == 2:
             areas[1] = areas[2]
         self._areas = areas
         self._each_area = tuple({id(area): area for area in areas.values()}.values())
@@ -79,7 +79,7 @@ class OutputSink:
         if not data:
             return
         area = self._areas.get(stream)
-        if area is not None and area.stands:
+        if area is not None and area.is_visible:
             self._emit_some(area, area.erase())
         self._emit(stream, data)
 
@@ -90,7 +90,7 @@ class OutputSink:
     def status(self, text: str) -> None:
         """Set the launcher's status line below all output. An empty string removes the line."""
         if self.rewrites:
-            self._areas[2].say(text)
+            self._areas[2].set_status(text)
 
     def next_due(self) -> float | None:
         """Return the time at which the caller must call `write` to redraw the progress bars, or None."""
@@ -253,10 +253,10 @@ class OutputQueue(OutputSink):
 
     def close(self) -> None:
         """Erase the progress bars, terminate an incomplete line, and discard the queued bytes."""
-        if self._queue and self._inside in self._own and not any(area.stands for area in self._each_area):
+        if self._queue and self._inside in self._own and not any(area.is_visible for area in self._each_area):
             self._write_last(self._inside, b"\r\n")
         for area in self._each_area:
-            if area.stands:
+            if area.is_visible:
                 last = b"\r\n" if self._queue else area.erase()
                 area.clear()
                 area.erase()

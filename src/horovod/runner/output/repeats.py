@@ -12,7 +12,7 @@ from horovod.runner.attribution.tracebacks import HEADER, shortened
 # Seconds for which a line is held back, to merge it with identical lines from other ranks
 DELAY = 0.5
 # Maximum total size in bytes of the lines that are held back
-HELD_LIMIT = 1 << 20
+MAX_HELD_BYTES = 1 << 20
 GROUP_LIMIT = 512  # Maximum number of different lines that are held back
 
 _Key = tuple[int, bytes]
@@ -40,7 +40,7 @@ class Collapser:
         self._groups: list[Group] = []  # Lines that are held back, in display order
         self._by_line: dict[_Key, list[Group]] = {}
         self._last: dict[int, Group] = {}  # Maps each rank to the last of its lines that are held back
-        self._held = 0
+        self._held_bytes = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
         """Hold back a rank's line. Merge it with an identical line of the buffer if each rank's lines stay in order."""
@@ -50,7 +50,7 @@ class Collapser:
             group = Group(stream, line, now + DELAY)
             self._groups.append(group)
             same.append(group)
-            self._held += len(line)
+            self._held_bytes += len(line)
         group.ranks.add(rank)
         self._last[rank] = group
 
@@ -89,12 +89,12 @@ class Collapser:
         """
         ready = (i for i, group in enumerate(self._groups, 1) if group.due <= now or self._living <= group.ranks)
         count = max(max(ready, default=0), len(self._groups) - GROUP_LIMIT)
-        held = self._held - sum(len(group.line) for group in self._groups[:count])
-        while held > HELD_LIMIT:
+        held = self._held_bytes - sum(len(group.line) for group in self._groups[:count])
+        while held > MAX_HELD_BYTES:
             held -= len(self._groups[count].line)
             count += 1
         taken, self._groups = self._groups[:count], self._groups[count:]
-        self._held = held
+        self._held_bytes = held
         for group in taken:
             self._forget(group)
         return taken
@@ -128,7 +128,7 @@ Shown = tuple[list[int], bytes]  # Line to show, preceded by the ranks that wrot
 
 
 @dataclass
-class _Held:
+class _Pending:
     due: float
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -151,7 +151,7 @@ class Farewells:
         self._living = set(ranks)
         self._cut = cut
         self._delay = TRACEBACK_DELAY if cut is None else LONG_DELAY
-        self._held: dict[int, _Held] = {}
+        self._pending: dict[int, _Pending] = {}
 
     def join(self, rank: int) -> None:
         """Add a rank that has started."""
@@ -162,34 +162,34 @@ class Farewells:
 
         Hold back a traceback and everything after it, and return the lines before it.
         """
-        held = self._held.get(rank)
+        held = self._pending.get(rank)
         if held is not None:
             return self._hold(rank, held, lines)
         start = next((i for i, line in enumerate(lines) if line.rstrip().endswith(_HEADER)), len(lines))
         if start == len(lines):
             return list(lines)
-        held = self._held[rank] = _Held(now + self._delay)
+        held = self._pending[rank] = _Pending(now + self._delay)
         return [*lines[:start], *self._hold(rank, held, lines[start:])]
 
-    def _hold(self, rank: int, held: _Held, lines: Sequence[bytes]) -> list[bytes]:
-        held.lines += lines
-        held.size += sum(map(len, lines))
-        if held.size <= TRACEBACK_LIMIT:
+    def _hold(self, rank: int, pending: _Pending, lines: Sequence[bytes]) -> list[bytes]:
+        pending.lines += lines
+        pending.size += sum(map(len, lines))
+        if pending.size <= TRACEBACK_LIMIT:
             return []
-        return self._held.pop(rank).lines
+        return self._pending.pop(rank).lines
 
     def end(self, rank: int) -> None:
         """Record that the rank has exited. If a traceback of the rank is held back, it is the rank's last output."""
         self._living.discard(rank)
-        if rank in self._held:
-            self._held[rank].last = True
+        if rank in self._pending:
+            self._pending[rank].last = True
 
     def next_due(self) -> float | None:
         """Return when the caller must call `take` to get the next traceback, or None if none is held back.
 
         Once all ranks have exited, `take` returns all tracebacks, even before this time.
         """
-        return min((held.due for held in self._held.values()), default=None)
+        return min((held.due for held in self._pending.values()), default=None)
 
     def take(self, now: float) -> list[Shown]:
         """Return the lines to show now: tracebacks whose delay has passed, merged with identical ones of other ranks.
@@ -197,14 +197,14 @@ class Farewells:
         Once all ranks have exited, return all tracebacks.
         """
         shown: list[Shown] = []
-        for rank, held in list(self._held.items()):
-            if rank in self._held and (held.due <= now or not self._living):
+        for rank, held in list(self._pending.items()):
+            if rank in self._pending and (held.due <= now or not self._living):
                 key = _alike(held.lines)
-                same = [other for other, its in self._held.items() if _alike(its.lines) == key]
-                shown += self._show({other: self._held.pop(other) for other in same})
+                same = [other for other, its in self._pending.items() if _alike(its.lines) == key]
+                shown += self._show({other: self._pending.pop(other) for other in same})
         return shown
 
-    def _show(self, same: dict[int, _Held]) -> list[Shown]:
+    def _show(self, same: dict[int, _Pending]) -> list[Shown]:
         """Merge a traceback that several ranks wrote. Return its lines, each with the ranks that wrote it.
 
         If a line contains numbers that differ between ranks, each variant of the line is returned.

@@ -157,7 +157,7 @@ class Row:
 
     Attributes:
         live: True if the program moves the cursor within the line, as progress bars do.
-        left: Time (s) at which the cursor moved to the next line, or None if it is still on this line.
+        last_left: Time (s) at which the cursor moved to the next line, or None if it is still on this line.
         width: Number of columns in use.
         size: Number of characters of the original text.
         since: Time (s) at which the progress bar appeared or was last logged.
@@ -167,7 +167,7 @@ class Row:
     def __init__(self, style: str = "", live: bool = False) -> None:
         """Create an empty line. `style` is the escape sequence for the colors that are on at its start."""
         self.live = live
-        self.left: float | None = None
+        self.last_left: float | None = None
         self.width = 0
         self.size = 0
         self._cells: list[str] = []
@@ -200,7 +200,7 @@ class Row:
     @property
     def spent(self) -> bool:
         """True if the line is blank and the program will probably not write to it again."""
-        return self.blank and self.left is None and not self._returned and not self._text
+        return self.blank and self.last_left is None and not self._returned and not self._text
 
     def write(self, x: int, text: str, cells: list[str], style: str) -> None:
         """Write text into the line.
@@ -224,20 +224,20 @@ class Row:
     def _put(self, x: int, cells: list[str], style: str) -> None:
         if not cells:
             return
-        mine, end = self._cells, x + len(cells)
-        if x > len(mine):
-            mine += [" "] * (x - len(mine))
+        own, end = self._cells, x + len(cells)
+        if x > len(own):
+            own += [" "] * (x - len(own))
         if style and self._styles is None:
             self._styles = []
         if self._styles is not None:
-            self._styles += [""] * (max(len(mine), end) - len(self._styles))
+            self._styles += [""] * (max(len(own), end) - len(self._styles))
             self._styles[x:end] = [style] * len(cells)
         # Overwriting the right half of a wide character turns its left half into a space.
-        if 0 < x < len(mine) and not mine[x]:
-            mine[x - 1] = " "
-        mine[x:end] = cells
-        if end < len(mine) and not mine[end]:
-            mine[end] = " "
+        if 0 < x < len(own) and not own[x]:
+            own[x - 1] = " "
+        own[x:end] = cells
+        if end < len(own) and not own[end]:
+            own[end] = " "
 
     def keep(self, sequence: str, style: str) -> None:
         """Store an escape sequence that prints nothing, such as a change of colors."""
@@ -272,7 +272,7 @@ class Row:
 
     def end(self, returned: bool, now: float) -> None:
         r"""Record that the cursor moved to the next line. `returned` is True if the line ended with \r\n."""
-        self.left = now
+        self.last_left = now
         self._ending = "\r\n" if returned or self._returned else "\n"
 
     def logged(self, now: float) -> bytes:

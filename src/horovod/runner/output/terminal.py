@@ -93,7 +93,7 @@ class Canvas:
             text, self._torn = text[: torn.start()], torn[0]
         for match in _TOKEN.finditer(text):
             self._take(match)
-        return self._taken()
+        return self._take_lines()
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
         """Return the lines that the program has not redrawn within HOLD seconds.
@@ -102,30 +102,30 @@ class Canvas:
         """
         count = 0
         for row in self._rows[: self._y]:
-            if row.left is None or (now < row.left + HOLD and not at_once):
+            if row.last_left is None or (now < row.last_left + HOLD and not at_once):
                 break
             count += 1
         self._give(count)
-        return self._taken()
+        return self._take_lines()
 
     def finish(self) -> list[bytes]:
         """Return all remaining lines at the end of the stream."""
-        if self._rows[-1].blank and self._rows[-1].left is None:
+        if self._rows[-1].blank and self._rows[-1].last_left is None:
             self._rows.pop()
         self._give(len(self._rows))
         self._rows, self._x, self._y, self._torn = [Row(self._style)], 0, 0, ""
-        return self._taken()
+        return self._take_lines()
 
     def next_due(self) -> float | None:
         """Return the time at which `settle` can return lines without further input, or None."""
-        left = self._rows[0].left if self._y else None
+        left = self._rows[0].last_left if self._y else None
         return None if left is None else left + HOLD
 
     def seen(self) -> list[Row]:
         """Return the visible lines that may still be redrawn: progress bars and the lines between them."""
-        return [row for row in self._rows if (row.live or row.left is not None) and not row.blank]
+        return [row for row in self._rows if (row.live or row.last_left is not None) and not row.blank]
 
-    def _taken(self) -> list[bytes]:
+    def _take_lines(self) -> list[bytes]:
         if self._x == 0 and self._y == 0 and all(row.spent for row in self._rows) and not self._rows[0].empty:
             self._rows[0].renew(self._style)
             del self._rows[1:]
@@ -204,9 +204,9 @@ class Canvas:
         while len(self._rows) <= self._y + count:
             self._rows.append(Row(self._style))
         for row in self._rows[self._y : self._y + count]:
-            row.left = self._now if row.left is None else row.left
+            row.last_left = self._now if row.last_left is None else row.last_left
         self._y += count
-        self._rows[self._y].left = None
+        self._rows[self._y].last_left = None
         if len(self._rows) > ROWS_LIMIT:
             self._give(len(self._rows) - ROWS_LIMIT)
 
@@ -219,7 +219,7 @@ class Canvas:
             del self._rows[ROWS_LIMIT:]
         self._y -= count
         row = self._rows[self._y]
-        row.live, row.left = True, None
+        row.live, row.last_left = True, None
 
     def _control(self, sequence: str, parameters: str, what: str) -> None:
         row = self._rows[self._y]
@@ -289,7 +289,7 @@ class StreamText:
             data = self._cutter.take() + data
         lines = self._canvas.feed(self._decoder.decode(data), now)
         self._climbs = self._climbs or self._canvas.has_climbed
-        self._put_away()
+        self._store()
         return lines
 
     def _is_plain(self, data: bytes) -> bool:
@@ -318,10 +318,10 @@ class StreamText:
         if self._canvas is None:
             return []
         lines = self._canvas.settle(now, at_once and not self._climbs)
-        self._put_away()
+        self._store()
         return lines
 
-    def _put_away(self) -> None:
+    def _store(self) -> None:
         if self._canvas is not None and self._canvas.idle and not self._decoder.getstate()[0]:
             self._canvas = None
 

@@ -160,7 +160,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
     else:
         return None
     here = environ.get("SM_CURRENT_HOST") or config.get("current_host")
-    made = _made("SageMaker", source, _hosts_of_group(config), here)
+    made = _make("SageMaker", source, _hosts_of_group(config), here)
     return None if made is None else replace(made, gpus=_count(environ, "SM_NUM_GPUS"))
 
 
@@ -192,7 +192,7 @@ def _vertex(environ: Mapping[str, str]) -> Machines | None:
     port = training[0].partition(":")[2]
     own, index = pools.get(str(task.get("type")), []), task.get("index", 0)
     here = own[index] if isinstance(index, int) and 0 <= index < len(own) else None
-    made = _made("Vertex AI", "CLUSTER_SPEC", names, here)
+    made = _make("Vertex AI", "CLUSTER_SPEC", names, here)
     return None if made is None else replace(made, port=int(port) if re.fullmatch("[0-9]{1,5}", port) else 0)
 
 
@@ -200,7 +200,7 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) and name for name in value)
 
 
-def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
+def _make(service: str, source: str, names: Any, here: Any) -> Machines | None:
     """Check the names of the machines, and return the machines.
 
     Return None for a single machine, because a service might not set the machine's own name then.

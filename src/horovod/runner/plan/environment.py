@@ -154,7 +154,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 def job_environment(
     environ: Mapping[str, str],
-    given: Mapping[str, str],
+    variables: Mapping[str, str],
     interface: str | None = None,
     *,
     allow: Collection[str] = (),
@@ -167,8 +167,8 @@ def job_environment(
 
     Args:
         environ: The launcher's environment, as in `passed_on`.
-        given: Variables set by command-line flags, which take precedence.
-        interface: Network interface to use if neither `environ` nor `given` contains one.
+        variables: Variables set by command-line flags, which take precedence.
+        interface: Network interface to use if neither `environ` nor `variables` contains one.
         allow: See `passed_on`.
         deny: See `passed_on`.
         remote: See `passed_on`.
@@ -176,7 +176,7 @@ def job_environment(
     defaults = {"PYTHONUNBUFFERED": "1"}
     if interface is not None:
         defaults.update({"HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface})
-    return {**defaults, **passed_on(environ, allow, deny, remote), **given}
+    return {**defaults, **passed_on(environ, allow, deny, remote), **variables}
 
 
 def omp_threads(cores: int, local_size: int) -> int:

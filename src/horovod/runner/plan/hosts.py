@@ -52,10 +52,10 @@ class Slot:
     python: str = ""
 
 
-def _merge(given: Sequence[Host]) -> list[Host]:
+def _merge(entries: Sequence[Host]) -> list[Host]:
     """Merge repeated hosts. A host keeps its first position and gets the sum of its slots."""
     hosts: dict[str, Host] = {}
-    for host in given:
+    for host in entries:
         before = hosts.get(host.name, Host(host.name, 0))
         hosts[host.name] = Host(host.name, before.slots + host.slots, before.python or host.python)
     return list(hosts.values())
@@ -63,20 +63,20 @@ def _merge(given: Sequence[Host]) -> list[Host]:
 
 def parse_hosts(text: str) -> list[Host]:
     """Parse `name:slots[,...]` into hosts. Raises LaunchError if an entry is invalid."""
-    given = []
+    hosts = []
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())
         if match is None or int(match[2]) < 1:
             raise LaunchError(
                 f"hosts must be name:slots[,name:slots...], got {entry.strip()!r} in {text!r}; {_HOST_RULES}"
             )
-        given.append(Host(match[1].strip("[]"), int(match[2])))
-    return _merge(given)
+        hosts.append(Host(match[1].strip("[]"), int(match[2])))
+    return _merge(hosts)
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
     """Parse the text of a host file. `path` is used only in error messages. Raises LaunchError if a line is invalid."""
-    given = []
+    hosts = []
     # Maps each host to its interpreter, and to the number of the line that specifies it
     interpreters: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
@@ -95,12 +95,12 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
                     f"{path}, line {number}: python= of host {name!r} must be {before}, as in line {where}, got "
                     f"{python}; a host has one interpreter"
                 )
-        given.append(host)
-    if not given:
+        hosts.append(host)
+    if not hosts:
         raise LaunchError(
             f"{path} must name at least one host, got none; a line is {_HOSTFILE_FORM}; {_HOSTFILE_RULES}"
         )
-    return _merge(given)
+    return _merge(hosts)
 
 
 def _host_of_line(content: str) -> Host | None:

@@ -74,13 +74,13 @@ class MpiOptions:
 def mpi_options(mpi_args: str | None, binding_args: str | None, tcp: bool) -> MpiOptions:
     """Parse the values of the flags for mpirun. Raises LaunchError if quotes are unbalanced."""
     return MpiOptions(
-        _words("--mpi-args", mpi_args) if mpi_args else (),
-        _words("--binding-args", binding_args) if binding_args else None,
+        _split("--mpi-args", mpi_args) if mpi_args else (),
+        _split("--binding-args", binding_args) if binding_args else None,
         tcp,
     )
 
 
-def _words(flag: str, text: str) -> tuple[str, ...]:
+def _split(flag: str, text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -96,7 +96,7 @@ class ElasticSettings:
     Attributes:
         start: Initial number of workers.
         least: Minimum number of workers.
-        most: Maximum number of workers, or None for no limit.
+        max_np: Maximum number of workers, or None for no limit.
         resets: Maximum number of times that the members may change, or None for no limit.
         timeout: Seconds without a running epoch after which the job ends.
         script: Path of the discovery script, or None.
@@ -112,7 +112,7 @@ class ElasticSettings:
 
     start: int
     least: int
-    most: int | None = None
+    max_np: int | None = None
     resets: int | None = None
     timeout: float = 600.0
     script: str | None = None

@@ -43,7 +43,7 @@ class ArrivedConnection:
         return self._sock.fileno()
 
     @property
-    def gone(self) -> bool:
+    def closed(self) -> bool:
         """True if the agent has closed the connection. Reading this property does not consume any data."""
         poll = select.poll()
         if self.ended or self.fd < 0:

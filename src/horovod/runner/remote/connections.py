@@ -289,7 +289,7 @@ class Agent:
         facts: Information about the host from the agent's Hello message, or None before this message.
         clock_offset: Seconds by which the host's clock was ahead when the Hello message arrived.
         finished: True if the agent has reported that all processes of the job on the host have exited.
-        gone: True if the connection has ended or could not be opened.
+        closed: True if the connection has ended or could not be opened.
         lost: True if the launcher has given up on the host, because it was unreachable or silent.
         notice: Reason why the agent itself decided to end the job, or an empty string.
         last_heard: Time of the last message from the agent (monotonic, s).
@@ -307,7 +307,7 @@ class Agent:
         self.facts: HostFacts | None = None
         self.clock_offset = 0.0
         self.finished = False
-        self.gone = False
+        self.closed = False
         self.lost = False
         self.notice = ""
         self.last_heard = time.monotonic()
@@ -339,7 +339,7 @@ class Agent:
     def attach(self, connection: Connection) -> None:
         """Switch to a new connection to the agent, and again expect a login banner and the Hello message."""
         self.connection = connection
-        self.gone = False
+        self.closed = False
         self._reader = FrameReader(Report)
         self._banner = bytearray()
 
@@ -356,20 +356,20 @@ class Agent:
 
     def send(self, message: Request) -> None:
         """Send a message to the agent. Do nothing if the agent is gone."""
-        if self.connection is not None and not self.gone:
+        if self.connection is not None and not self.closed:
             self.connection.write(frame(message))
 
     def receive(self) -> list[Report]:
         """Return the received messages.
 
-        Set `gone` if the connection has ended. Raises AgentError if data is invalid.
+        Set `closed` if the connection has ended. Raises AgentError if data is invalid.
         """
         if self.connection is None:
             return []
         data = self.connection.read()
         messages = self._understand(data) if data else []
         if self.connection.ended:
-            self.gone = True
+            self.closed = True
         return messages
 
     def _understand(self, data: bytes) -> list[Report]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod._version import __version__
-from horovod.runner.agent.messages import Alive, Hello, Report, StreamData, StreamEnd, Watch
+from horovod.runner.agent.messages import Heartbeat, Hello, Report, StreamData, StreamEnd, Watch
 from horovod.runner.base.job_result import AgentError, describe_status
 from horovod.runner.remote import routes, ssh
 from horovod.runner.remote.connections import Agent
@@ -106,7 +106,7 @@ class Fleet:
 
     def drop(self, agent: Agent) -> None:
         """Remove the agent of a host. The agent must have finished, or the launcher must have given up on the host."""
-        if not agent.gone:
+        if not agent.closed:
             self._give_up(agent)
         self._retry.pop(agent.host, None)
         agent.end(time.monotonic() + LOST_GRACE)
@@ -119,7 +119,7 @@ class Fleet:
         return self._own_reach is not None or not self._remote.by_ssh
 
     @property
-    def knows_places(self) -> bool:
+    def agents_connect(self) -> bool:
         """True if the agents connect to the launcher themselves, so that no host names need to be looked up."""
         return self._own_reach is not None
 
@@ -147,7 +147,7 @@ class Fleet:
         try:
             agent.attach(self._reach(agent).open(agent.place))
         except OSError as error:
-            agent.gone = True
+            agent.closed = True
             return self._unusable(agent, ssh.missing_ssh(error, agent.host))
         return []
 
@@ -201,7 +201,7 @@ class Fleet:
         at = self._routes.after_failure(agent.host, failure.again, agent.since, time.monotonic())
         if at is None:
             return self._unusable(agent, failure)
-        agent.gone, agent.connection = False, None
+        agent.closed, agent.connection = False, None
         self._retry[agent.host] = at
         self._last_failure[agent.host] = failure.what
         return []
@@ -211,13 +211,13 @@ class Fleet:
         return self._last_failure.get(agent.host, "")
 
     def _give_up(self, agent: Agent) -> None:
-        agent.lost = agent.gone = True
+        agent.lost = agent.closed = True
         if agent.connection is not None:
             agent.connection.kill()
 
     def _cut_off_children(self, agent: Agent) -> None:
         for child in self._children(agent):
-            if child.connection is not None and not child.gone:
+            if child.connection is not None and not child.closed:
                 child.connection.cut_off()
 
     def abandon_waiting(self) -> None:
@@ -234,7 +234,7 @@ class Fleet:
         """
         wanted: dict[int, int] = {}
         for agent in self.agents:
-            if agent.connection is not None and not agent.gone:
+            if agent.connection is not None and not agent.closed:
                 for fd, event in agent.connection.events(listening).items():
                     wanted[fd] = wanted.get(fd, 0) | event
         return wanted
@@ -246,7 +246,7 @@ class Fleet:
         """
         troubles: list[Trouble] = []
         for agent in list(self.agents):  # Copy the list, because `take` can add an agent.
-            if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
+            if agent.connection is not None and not agent.closed and agent.connection.may_have(ready):
                 troubles += self._receive_from(agent, take)
         return troubles
 
@@ -263,9 +263,9 @@ class Fleet:
                 troubles += self._greet(agent)
             if isinstance(report, (StreamData, StreamEnd)) and report.stream in agent.streams:
                 agent.streams[report.stream].deliver(report)
-            elif not isinstance(report, Alive):
+            elif not isinstance(report, Heartbeat):
                 take(agent, report)
-        if agent.gone:
+        if agent.closed:
             self._cut_off_children(agent)
             if not agent.finished:
                 troubles += self._explain_end(agent)
@@ -274,14 +274,14 @@ class Fleet:
     def flush(self) -> None:
         """Write as much queued data as possible to the agents without blocking."""
         for agent in self.agents:
-            if agent.connection is not None and not agent.gone:
+            if agent.connection is not None and not agent.closed:
                 agent.connection.flush()
 
     def next_time(self) -> float | None:
         """Return the next time (monotonic, s) at which the caller must call `look`, or None if nothing is scheduled."""
         times = list(self._retry.values())
-        if any(agent.remote and not agent.gone for agent in self.agents):
-            times.append(self._heartbeats.next_word)
+        if any(agent.remote and not agent.closed for agent in self.agents):
+            times.append(self._heartbeats.next_heartbeat)
         return min(times, default=None)
 
     def look(self, now: float, listening: bool) -> list[Trouble]:
@@ -295,7 +295,7 @@ class Fleet:
                 agent.last_heard = now
         if self._heartbeats.is_due(now):
             for agent in self._watched():
-                agent.send(Alive())
+                agent.send(Heartbeat())
         for host, seconds in self._heartbeats.lost(now, self._last_heard()).items():
             agent = self._by_host[host]
             troubles += self._lose(agent, silent(seconds))
@@ -303,7 +303,7 @@ class Fleet:
         return troubles
 
     def _watched(self) -> list[Agent]:
-        return [agent for agent in self.agents if agent.remote and agent.facts is not None and not agent.gone]
+        return [agent for agent in self.agents if agent.remote and agent.facts is not None and not agent.closed]
 
     def _last_heard(self) -> dict[str, float]:
         return {agent.host: agent.last_heard for agent in self._watched()}
@@ -322,7 +322,7 @@ class Fleet:
                 agent.send(Watch(self._silence if active else 0))
                 agent.last_heard = time.monotonic()
         deadline = time.monotonic() + FLUSH_SECONDS
-        while any(a.connection is not None and a.connection.pending for a in self.agents if not a.gone):
+        while any(a.connection is not None and a.connection.pending for a in self.agents if not a.closed):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
@@ -336,7 +336,7 @@ class Fleet:
         deadline = time.monotonic() + seconds
         order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)
         for agent in order:
-            if not agent.gone:
+            if not agent.closed:
                 agent.hang_up()
         return {agent.host: agent.end(deadline) for agent in order}
 

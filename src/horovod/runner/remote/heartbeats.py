@@ -26,14 +26,14 @@ class Heartbeats:
     def __init__(self, silence: float, now: float) -> None:
         self._silence = silence
         self._looked = now
-        self.next_word = 0.0
+        self.next_heartbeat = 0.0
         """Time at which the next heartbeat to the agents is due (monotonic, s)."""
 
     def is_due(self, now: float) -> bool:
         """Return True if a heartbeat must be sent now. Schedule the next one after a quarter of the silence limit."""
-        if self._silence <= 0 or now < self.next_word:
+        if self._silence <= 0 or now < self.next_heartbeat:
             return False
-        self.next_word = now + self._silence / 4
+        self.next_heartbeat = now + self._silence / 4
         return True
 
     def was_deaf(self, now: float, listening: bool) -> bool:

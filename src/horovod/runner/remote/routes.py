@@ -90,7 +90,7 @@ def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -
 _ODD = "lacks support for cpu binding"
 _SHOWN = 12  # Maximum number of lines of a failed agent's output that messages show
 
-_KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
+_FAILURES: tuple[tuple[str, ssh.Failure], ...] = (
     (
         r"not in this allocation|Invalid node name|Requested node configuration is not available|DRAINED|DOWN",
         ssh.Failure("Slurm gives no step there ({last})", "see `scontrol show node {host}`"),
@@ -112,7 +112,7 @@ def explain(status: int, stderr: str, host: str, job: str, python: str, greeting
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:
         return ssh.Failure("srun cannot be run here", "Slurm's programs have to be on PATH")
-    for pattern, known in _KNOWN:
+    for pattern, known in _FAILURES:
         if re.search(pattern, stderr):
             return ssh.Failure(known.what.format(last=last), known.advice.format(host=host, job=job), known.again)
     step = f"srun --jobid={job} --overlap --nodelist={host} -N1 -n1 {python} -c 'import horovod'"
@@ -223,12 +223,12 @@ class Locality:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
         self._closed = False
-        self._answers: dict[str, bool] = {}
+        self._replies: dict[str, bool] = {}
 
     def ask(self, host: str) -> None:
         """Start checking whether the host name refers to this machine."""
         if not self._looks:
-            self._answer(host, False)
+            self._record_reply(host, False)
             return
         threading.Thread(target=self._find, args=(host,), name="horovod-locality", daemon=True).start()
 
@@ -236,22 +236,22 @@ class Locality:
         local = hosts.is_local(host)
         if not local and self._asks_ssh:
             ssh.ask_rules([host])  # Query ssh's configuration in this thread; later queries use the cached result.
-        self._answer(host, local)
+        self._record_reply(host, local)
 
-    def _answer(self, host: str, local: bool) -> None:
+    def _record_reply(self, host: str, local: bool) -> None:
         with self._lock:
             if not self._closed:
-                self._answers[host] = local
+                self._replies[host] = local
                 os.eventfd_write(self.fd, 1)
 
-    def answers(self) -> dict[str, bool]:
+    def replies(self) -> dict[str, bool]:
         """Return the answers received since the last call, by host name. True means that the host is this machine."""
         with self._lock:
             try:
                 os.eventfd_read(self.fd)
             except BlockingIOError:
                 return {}
-            answers, self._answers = self._answers, {}
+            answers, self._replies = self._replies, {}
         return answers
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ class Failure:
 
 
 # Messages of ssh and shells, matched in this order. ssh's messages are not localized.
-_KNOWN: tuple[tuple[str, Failure], ...] = (
+_FAILURES: tuple[tuple[str, Failure], ...] = (
     (
         r"host key is known for",
         Failure(
@@ -214,7 +214,7 @@ def explain(status: int, stderr: str, host: str, remote: Remote, python: str = "
             f"Python does not start there: {last}",
             f"this job uses {program}; name another one with --remote-python or `python=` in the host file",
         )
-    for pattern, known in _KNOWN:
+    for pattern, known in _FAILURES:
         if re.search(pattern, stderr):
             return Failure(
                 known.what.format(host=host, last=last), known.advice.format(host=host, options=options), known.again

@@ -259,7 +259,7 @@ class Relay:
                 if client is not None and not over:
                     over = client.is_over(self._number, self._seconds)
                     if self._reader is not None:
-                        client.say_reader_lives(self._number, self._reader)
+                        client.send_reader_heartbeat(self._number, self._reader)
                 else:
                     self._closed.wait(self._seconds)
                 if answers(self._dispatcher, self._seconds):

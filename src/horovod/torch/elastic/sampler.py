@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from horovod.common.elastic.order import Shares, done, mine
+from horovod.common.elastic.order import Shares, completed, share_of_rank
 from horovod.torch.mpi_ops import rank, size
 
 
@@ -123,7 +123,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         """Number of samples of this epoch that all ranks together have processed."""
         whole = self._recorded >= len(self._mine)
         left = len(self._order) - self._done
-        return self._done + done(self._recorded, self.rank, self._parts(), left, whole)
+        return self._done + completed(self._recorded, self.rank, self._parts(), left, whole)
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -187,7 +187,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.rank, self.num_replicas = rank(), size()
         if self._shares is not None and len(self._shares.of) != self.num_replicas:
             self._shares = None
-        self._mine = mine(self.remaining_indices, self.rank, self._parts(), self.filled)
+        self._mine = share_of_rank(self.remaining_indices, self.rank, self._parts(), self.filled)
 
     def _settle(self) -> None:
         self._done = self.processed_num

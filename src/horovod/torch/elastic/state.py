@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from horovod.common.elastic.agreement import Standing
-from horovod.common.elastic.state import Keeping, ObjectState, cannot_be_copied, fit_together
+from horovod.common.elastic.state import Keeping, ObjectState, cannot_be_copied, check_states_match
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.frontends import TORCH
 from horovod.torch.elastic.copying import Copies, Pair
@@ -327,7 +327,7 @@ class TorchState(Keeping, ObjectState):
     def check_host_updates(self) -> None:
         if any(getattr(getattr(one.value, "_hvd_strategy", None), "serving", False) for one in self._handlers.values()):
             # Ranks of a parameter server do not reach this point together. They notice changes only through failures.
-            self._come_further += 1
+            self._progress += 1
             return
         try:
             super().check_host_updates()
@@ -368,7 +368,7 @@ class TorchState(Keeping, ObjectState):
     def agree(self, standing: Standing) -> list[Standing]:
         names = [*self._names, *(f"{name}{one.describe()}" for name, one in self._handlers.items())]
         descriptions = allgather_object((standing, sorted(names)), name="elastic.state")
-        fit_together([(names, one.new) for one, names in descriptions], rank())
+        check_states_match([(names, one.new) for one, names in descriptions], rank())
         standings = [one for one, _ in descriptions]
         if standings[0].new and not all(one.new for one in standings) and (old := self._of_rank_0()):
             raise ValueError(
@@ -389,7 +389,7 @@ class TorchState(Keeping, ObjectState):
         self._set_attributes(attributes)
         self._take_own(root)
 
-    def taken(self, root: Standing) -> None:
+    def adopted(self, root: Standing) -> None:
         self._steps.rounds, self._steps.taken, self._commits = root.steps, root.updates, root.commits
         self._synced = True
         self._steps.go_on()

@@ -153,7 +153,7 @@ class Bucketing:
 
     def _resizes(self) -> bool:
         """Return True if autotune has requested other bucket sizes. Only rank 0 ever returns True."""
-        return self._tunable and bucket_tuning.wanted not in (None, self._sizes)
+        return self._tunable and bucket_tuning.requested not in (None, self._sizes)
 
     def _use(self, sizes: BucketSizes) -> None:
         self._sizes = sizes
@@ -177,7 +177,7 @@ class Bucketing:
         message = torch.zeros(_HEAD + count + len(self._buckets), dtype=torch.int64, device="cpu")
         message[0] = 1
         if self._resizes():
-            message[1:_HEAD] = torch.tensor(bucket_tuning.wanted)
+            message[1:_HEAD] = torch.tensor(bucket_tuning.requested)
         if self._process_set.rank() == 0:
             for place, slot in enumerate(self.arrived, 1):
                 message[_HEAD + slot.index] = place
