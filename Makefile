@@ -77,7 +77,9 @@ PYTHONS ?=
 # MXNet 1.9.1 needs Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%) $(PARTS:%=long-%)
+.PHONY: help train environment quick test test-more test-all kernels unit unit-more lint format docs site pytest asan tsan fuzz \
+    fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis \
+    test-kubernetes test-containers test-clouds $(PARTS:%=first-%) $(PARTS:%=more-%) $(PARTS:%=long-%)
 
 help: ## this list, with the times of targets measured here (build/times.tsv) or on 2 cores (scripts/times.tsv)
 	@scripts/help.sh

@@ -10,5 +10,11 @@ awk -F'\t' '
     name = $0; sub(/:.*/, "", name)
     time = ((name, "again") in took) ? took[name, "again"] : "-"
     if ((name, "first") in took) time = time ", first " took[name, "first"]
-    printf "  make %-17s %-22s %s\n", name, time, substr($0, RSTART + RLENGTH)
+    line = sprintf("  make %-16s %-16s", name, time)
+    words = split(substr($0, RSTART + RLENGTH), word, " ")
+    for (i = 1; i <= words; i++) {
+      if (length(line " " word[i]) > 110) { print line; line = sprintf("%40s", "") }
+      line = line " " word[i]
+    }
+    print line
   }' scripts/times.tsv $([ -s build/times.tsv ] && echo build/times.tsv) Makefile

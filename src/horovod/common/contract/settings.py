@@ -60,8 +60,8 @@ TABLE: Final = (
     Setting("HOROVOD_DISABLE_GROUP_FUSION", "bool", False, "grouped tensors are not fused with others",
             engine="groups_apart", agreed=True),
     Setting("HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
-            "reduce GPU tensors with NCCL inside each host and with the engine's links between hosts, even if NCCL "
-            "could connect the hosts; on the CPU, allreduce always works inside each host first", agreed=True,
+            "reduce GPU tensors with NCCL inside each host, and with the engine's links between hosts; on the CPU, "
+            "allreduce always works inside each host first", agreed=True,
             flag="--hierarchical-allreduce", yaml="params.hierarchical_allreduce"),
     Setting("HOROVOD_TORUS_ALLREDUCE", "bool", False, "the same as HOROVOD_HIERARCHICAL_ALLREDUCE",
             agreed=True, flag="--torus-allreduce", yaml="params.torus_allreduce"),
@@ -158,9 +158,8 @@ TABLE: Final = (
             "file of the MPI library for HOROVOD_CPU_OPERATIONS=mpi; default: a loaded one, else the one beside the "
             "launcher, else the system's", section=_GPU),
     Setting("HOROVOD_MPI_REDUCTION", "choice", "horovod",
-            "who adds in allreduces of HOROVOD_CPU_OPERATIONS=mpi between hosts; horovod: this library, in its own "
-            "order, so that bits are the same with every MPI and without; mpi: for integers, float32 and float64 the "
-            "MPI, which a network may help, in whatever order it chooses (docs/mpi.md)",
+            "library that adds between hosts in allreduces of HOROVOD_CPU_OPERATIONS=mpi; horovod: the same bits with "
+            "every MPI and without; mpi: integers, float32 and float64 are added by the MPI (docs/mpi.md)",
             choices=("horovod", "mpi"), agreed=True, section=_GPU),
     Setting("HOROVOD_MPI_THREADS_DISABLE", "bool", False,
             "ask MPI for MPI_THREAD_FUNNELED instead of MULTIPLE, and call it from one thread",
@@ -195,9 +194,9 @@ TABLE: Final = (
             "rank to run under a debugger: timeouts are disabled, and horovodrun gives this rank the terminal "
             "(docs/debugging.md); -1: none", low=-1, high=1 << 20, flag="--debug-rank", section=_WATCH),
     Setting("HOROVOD_CHECK_IN_SYNC_STEPS", "int", 0,
-            "steps after which all ranks compare parameters and optimizer state bit for bit and raise an error if "
-            "they differ, in `step` of PyTorch's DistributedOptimizer and in Keras' BroadcastGlobalVariablesCallback "
-            "(there also at the end of each epoch); 0: never", low=0, high=1 << 40, agreed=True, section=_WATCH),
+            "steps after which ranks compare parameters and optimizer state bit for bit, and raise an error if they "
+            "differ, in PyTorch and Keras (docs/troubleshooting.md); 0: never", low=0, high=1 << 40, agreed=True,
+            section=_WATCH),
     Setting("HOROVOD_TRAINING_CHECKS", "bool", True,
             "rank 0 warns of likely mistakes: ranks whose parameters differ, that train on the same samples, that are "
             "in different epochs, or that average no gradient; training without hvd.init() is an error "
@@ -431,6 +430,8 @@ def generate_docs() -> str:
 def _row(setting: Setting) -> str:
     default = setting.default
     shown = "unset" if default in (None, "") else str(int(default) if isinstance(default, bool) else default)
+    if isinstance(default, int) and default >= _MIB:
+        shown += f" ({default // _MIB} MiB)"
     marks = (" ●" if setting.agreed else "") + (" †" if setting.ignored else "")
     meaning = f"{setting.help}; {setting.ignored}" if setting.ignored else setting.help
     ways = " · ".join(f"`{way}`" for way in (setting.flag, setting.yaml) if way)
