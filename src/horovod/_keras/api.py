@@ -46,6 +46,9 @@ def load_distributed(
         custom_objects: As for Keras.
         legacy_opts: True if names of optimizers refer to ``keras.optimizers.legacy``.
 
+    Returns:
+        The model.
+
     Raises:
         ValueError: If ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
     """
@@ -323,6 +326,9 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
 
         Args:
             root_rank (int): Rank whose values are sent.
+
+        Returns:
+            Operation: The operation to run in a session.
 
         Raises:
             RuntimeError: If called outside a tf.compat.v1 graph.

@@ -200,7 +200,10 @@ class _Archive(tarfile.TarFile):
 
 
 def _check_headers(file: Any) -> int:
-    """Check the next member's headers, and return their end offset. The file position is unchanged.
+    """Check the next member's headers. The file position is unchanged.
+
+    Returns:
+        Offset of the end of the headers.
 
     Raises:
         ValueError: If there are too many headers, or if a header is too large or takes tarfile too long to parse.

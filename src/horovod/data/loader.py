@@ -40,7 +40,10 @@ class _Pipe:
     def put(self, item: Any) -> bool:
         """Add an item once the pipe has room.
 
-        The end marker is added immediately. Returns False if the consumer has closed the pipe.
+        The end marker is added immediately.
+
+        Returns:
+            False if the consumer has closed the pipe.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._room or isinstance(item, _End))
@@ -50,9 +53,10 @@ class _Pipe:
             return not self._closed
 
     def get(self) -> Any:
-        """Wait for the next item and return it.
+        """Wait for the next item, and remove it from the pipe.
 
-        After the last item, or once the pipe is closed, return the end marker.
+        Returns:
+            The item. After the last item, or once the pipe is closed, the end marker.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._items))

@@ -129,6 +129,9 @@ class ParquetFiles(Source):
             name: Name of the column.
             column: A ``pyarrow.ChunkedArray``.
             where: Location of the column, for error messages.
+
+        Returns:
+            The array, with one row for each row of the column.
         """
         return _array(column, self._shapes.get(name), where)
 
@@ -240,6 +243,9 @@ def _compare(types: Mapping[str, Any], found: Mapping[str, Any], first: str, pat
 def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     """Convert a column of a row group to an array.
 
+    Returns:
+        The array, with one row for each row of the column.
+
     Raises:
         ValueError: If a column of integers or booleans has missing values (its dtype would then depend on the data), or
             if a list does not have the given shape.
@@ -288,9 +294,12 @@ def _sizes(kind: Any) -> list[int | None]:
 
 
 def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
-    """Flatten the lists of a chunk, which can be nested. Return the numbers and the count per row.
+    """Flatten the lists of a chunk, which can be nested.
 
     ``shape`` is the required list length at each depth. An empty shape accepts any length.
+
+    Returns:
+        The numbers, and the count of numbers for each row.
 
     Raises:
         ValueError: If a list is missing or has another length.

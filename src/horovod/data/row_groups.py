@@ -31,6 +31,9 @@ def array_bytes(about: Any, leaves: Sequence[int]) -> int:
 
     The file records only the encoded size, which can be far smaller. ``about`` is a
     ``pyarrow.parquet.RowGroupMetaData``.
+
+    Returns:
+        The estimated number of bytes.
     """
     total = 0
     for index in leaves:
@@ -95,7 +98,10 @@ class _Unreadable(io.RawIOBase):
 def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:
     """Split ``rows`` rows, ``size`` bytes in total, into pieces of at most about ``most`` bytes.
 
-    Returns (first row, end row) pairs. All pieces except the last one have the same number of rows.
+    All pieces except the last one have the same number of rows.
+
+    Returns:
+        First row and end row of each piece.
     """
     step = max(1, -(-rows // max(1, -(-size // most))))
     return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)] or [(0, 0)]

@@ -112,6 +112,9 @@ def find_files(paths: Paths, suffix: str = "") -> list[str]:
         suffix: Required suffix of files in directories. Files in directories whose names begin with ``_`` or ``.`` are
             skipped.
 
+    Returns:
+        Paths of the files.
+
     Raises:
         ValueError: If a path does not exist or matches no file, or if a file is named twice.
     """

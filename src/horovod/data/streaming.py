@@ -108,6 +108,9 @@ class StreamingDataset(Resumes):
         batches from its workers in turn. The set of remaining batches is fixed when this is called, not when the first
         batch is requested.
 
+        Returns:
+            Iterator[Any]: The batches.
+
         Raises:
             ValueError: If ``worker`` is not below ``workers``.
         """

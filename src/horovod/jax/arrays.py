@@ -58,10 +58,13 @@ def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[
 
 
 def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Convert an array to a reducible dtype, and return a function that converts results back.
+    """Convert an array to a reducible dtype.
 
     8-bit floats are reduced as float32, and unsigned 32- and 64-bit integers as signed integers. ``scaled`` is True if
     any scale factor differs from 1.
+
+    Returns:
+        The converted array, and a function that converts results back.
 
     Raises:
         ValueError: If the array has unsigned 32- or 64-bit integers, and ``op`` is Average or there is a scale factor.
@@ -85,10 +88,13 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
 
 
 def to_copy(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Convert an array to a dtype that the engine can send, and return a function that converts results back.
+    """Convert an array to a dtype that the engine can send.
 
     8-bit floats are sent as bfloat16, which represents all their values exactly, and unsigned integers as signed
     integers.
+
+    Returns:
+        The converted array, and a function that converts results back.
     """
     dtype = array.dtype
     if dtype.name.startswith(_SMALL_FLOATS):

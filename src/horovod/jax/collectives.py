@@ -439,7 +439,10 @@ def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> A
 
 
 def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessSet, what: str) -> int:
-    """Check the dtypes of the arrays and the process set, and return the set's id.
+    """Check the dtypes of the arrays and the process set.
+
+    Returns:
+        Id of the process set.
 
     Raises:
         ValueError: If a dtype is not supported, or the set does not contain this rank.

@@ -247,10 +247,13 @@ def coordinator(port: str | None = None) -> str:
 
 
 def _free_port() -> int:
-    """Reserve a free port for later use by a program of this user, and return its number.
+    """Reserve a free port for later use by a program of this user.
 
     The reserving socket stays open. It sets SO_REUSEPORT, as the coordinator's socket does, so the coordinator can bind
     the same port.
+
+    Returns:
+        Number of the port.
     """
     held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -197,7 +197,7 @@ class ExtraArgs:
         self._arguments = replace(self._values, name=f"{name}.params", op=Average)
 
     def joined(self, extra: Mapping[str, Any], own: Any, reduced: Any, weight: Any) -> dict[str, Any]:
-        """Reduce the extra arguments over all ranks and return them.
+        """Reduce the extra arguments over all ranks.
 
         Args:
             extra: Arguments of this rank. `value` (a loss) and `grad` are reduced. `value_fn`, `obj_fn` and `grad_fn`
@@ -205,6 +205,9 @@ class ExtraArgs:
             own: This rank's gradients. If `grad` is the same object, it is replaced by `reduced` and not sent again.
             reduced: The reduced gradients.
             weight: Weight of this rank's samples, or None.
+
+        Returns:
+            The arguments, with reduced values.
 
         Raises:
             ValueError: If an argument is a function, and the reduction is neither Average nor Sum.

@@ -35,6 +35,9 @@ def reduce_leaves(
     If any array in ``beside`` is traced, the allreduce becomes part of the compiled program, even if ``leaves`` are
     constants. ``steps`` is a name, or empty. If it is a name and the call is in a branch, the ranks check that all of
     them have reached the branch the same number of times. The check is an operation with this name.
+
+    Returns:
+        The reduced arrays, in the same order.
     """
     if not leaves:
         return []
@@ -63,6 +66,9 @@ def reduce_leaves(
 
 def count_of(weight: Any) -> Any:
     """Convert a weight to a float32 scalar. The weight can be traced.
+
+    Returns:
+        The scalar.
 
     Raises:
         ValueError: If ``weight`` is not a number, or it is a concrete value that is negative or not finite.

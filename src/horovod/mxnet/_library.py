@@ -98,7 +98,10 @@ class Operation:
 
 
 def _load() -> ctypes.CDLL:
-    """Load the native library, connect it to Horovod's engine and to MXNet, and return it.
+    """Load the native library and connect it to Horovod's engine and to MXNet.
+
+    Returns:
+        The library.
 
     Raises:
         ImportError: If the library cannot be loaded. The message gives the reason.
@@ -186,6 +189,9 @@ def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
     """Create an uninitialized array of the same class and on the same device as ``like``.
 
     ``number`` is MXNet's code for the dtype.
+
+    Returns:
+        The new array.
     """
     handle = NDArrayHandle()
     check_call(
@@ -248,6 +254,9 @@ class Arrival:
 
         Call this once per output array. ``like`` determines the class of the array, and ``shape`` is the shape of the
         input.
+
+        Returns:
+            The output array.
         """
         made = new_array(like, (sum(self.sizes(member)), *shape[1:]), number)
         take(self._address, member, made)

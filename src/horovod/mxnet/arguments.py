@@ -111,6 +111,9 @@ def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
 def check_priority(priority: Any, operation: str) -> int:
     """Check ``priority`` and convert it to an int.
 
+    Returns:
+        The priority.
+
     Raises:
         ValueError: If ``priority`` is not an integer.
     """

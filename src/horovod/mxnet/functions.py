@@ -69,6 +69,9 @@ def on_the_wire(names: Iterable[str]) -> dict[str, str]:
 
     For example, ``dense9_weight`` and ``dense10_weight`` become ``dense0_weight`` and ``dense1_weight``. Different
     names remain different.
+
+    Returns:
+        Names to use in operations, by the given names.
     """
     names = list(names)
     seen: dict[tuple[str, str], set[tuple[int, str]]] = {}
@@ -139,6 +142,9 @@ def broadcast_parameters(
 
 def _by_name(params: Any) -> dict[str, Any]:
     """Map the string form of each key to that key's value.
+
+    Returns:
+        The values, by the string form of their keys.
 
     Raises:
         ValueError: If the string form of a key may differ between ranks, or two keys have the same string form.

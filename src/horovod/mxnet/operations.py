@@ -107,6 +107,9 @@ def broadcast_to(
     """Broadcast the root's array to ``output``. If ``output`` is None, create a new array.
 
     ``output`` can be ``tensor`` itself.
+
+    Returns:
+        ``output``, or the new array.
     """
     operation = "broadcast"
     number, priority = begin(operation, name, priority, process_set)

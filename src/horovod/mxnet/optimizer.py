@@ -23,6 +23,9 @@ from horovod.mxnet.reductions import reduce
 def check_groups(num_groups: Any) -> int:
     """Check ``num_groups`` and convert it to an int.
 
+    Returns:
+        The number of groups.
+
     Raises:
         ValueError: If ``num_groups`` is not an integer, or is negative.
     """
@@ -49,6 +52,9 @@ class Reducer:
         compression: Any = Compression.none,
     ) -> "Reducer":
         """Check the arguments and create the reduction.
+
+        Returns:
+            The reduction.
 
         Raises:
             ValueError: If an argument is invalid. The message names it.

@@ -38,7 +38,8 @@ def reduce(
 ) -> list[Any]:
     """Allreduce several arrays as a group, or a single array if ``grouped`` is False.
 
-    The results are ``tensors`` themselves if ``in_place`` is True, and new arrays otherwise.
+    Returns:
+        ``tensors`` themselves if ``in_place`` is True, and new arrays otherwise.
     """
     operation = ("grouped_allreduce" if grouped else "allreduce") + ("_" if in_place else "")
     number, priority = begin(operation, name, priority, process_set)

@@ -44,6 +44,9 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
 
     With ``in_place``, the memory of ``value`` must be writable.
 
+    Returns:
+        The array.
+
     Raises:
         ValueError: If the type of ``value`` is not supported. The message begins with ``what`` (operation, name and
             rank), and names the type of ``value`` and the supported types.

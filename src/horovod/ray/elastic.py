@@ -91,6 +91,9 @@ class ElasticRayExecutor:
             **kw: ``num_proc`` (initial number of workers), ``cooldown_range``, ``discovery``, ``verbose`` (0 disables
                 messages).
 
+        Returns:
+            The settings.
+
         Raises:
             ValueError: If an argument has an invalid value.
             TypeError: If an argument has the wrong type or is unknown.

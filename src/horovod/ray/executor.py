@@ -125,6 +125,9 @@ class RayExecutor:
             strategy: Ray's placement strategy, which distributes ``num_workers`` workers over nodes: PACK, SPREAD,
                 STRICT_PACK or STRICT_SPREAD.
 
+        Returns:
+            The settings.
+
         Raises:
             ValueError: If an argument is invalid.
         """
@@ -209,14 +212,18 @@ class RayExecutor:
     ) -> list[Any]:
         """Call ``fn(*args, **kwargs)`` on each rank without waiting.
 
-        Return Ray object references to the results, in rank order.
+        Returns:
+            Ray object references to the results, in rank order.
         """
         return self._require("run_remote").send("execute", _function(fn, args, kwargs))
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
         """Call ``fn(executable)`` on each rank, where ``executable`` is the object that ``start`` has created.
 
-        See ``run`` for results, errors and ``callbacks``.
+        See ``run`` for errors and ``callbacks``.
+
+        Returns:
+            Results by rank.
         """
         return self._call("execute", fn, callbacks)
 

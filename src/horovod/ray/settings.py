@@ -76,6 +76,9 @@ def make(
         ssh: Arguments about ssh. They are ignored, with a warning if they are not None.
         strategy: See ``Settings``.
 
+    Returns:
+        The settings.
+
     Raises:
         ValueError: If an argument is invalid.
     """

@@ -166,6 +166,9 @@ def find_room(plan: PlacementPlan, group: PlacementGroup | None, timeout: float)
         group: Existing placement group, or None.
         timeout: Seconds to wait.
 
+    Returns:
+        The reserved resources.
+
     Raises:
         ValueError: If the cluster is too small and has no autoscaler. The message contains the resources.
         TimeoutError: If the resources are not free in time. The message contains the resources.

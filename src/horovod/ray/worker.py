@@ -73,6 +73,9 @@ class BaseHorovodWorker:
         """Call ``func(executable)``.
 
         After an exception, leave the job, because other ranks must not wait for this rank.
+
+        Returns:
+            Result of the function.
         """
         return self._do(lambda: func(self.executable))
 

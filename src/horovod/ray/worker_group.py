@@ -130,13 +130,16 @@ class WorkerGroup:
         self._ask(refs, self._joined, "did not join the job", _LATE)
 
     def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
-        """Wait for the answers of all workers, and return them ordered by worker number.
+        """Wait for the answers of all workers.
 
         Args:
             refs: Ray references to the answers, ordered by worker number.
             answers: Dict to which answers are added as they arrive, keyed by worker number.
             trouble: What a worker that does not answer failed to do, for error messages.
             longer: Seconds by which to extend the timeout.
+
+        Returns:
+            The answers, ordered by worker number.
 
         Raises:
             RuntimeError: If a call fails.
@@ -172,7 +175,10 @@ class WorkerGroup:
     # Calls
 
     def send(self, method: str, *args: Any) -> list[Any]:
-        """Call a method on all workers, and return Ray references to the results, in rank order.
+        """Call a method on all workers without waiting.
+
+        Returns:
+            Ray references to the results, in rank order.
 
         Raises:
             RuntimeError: If there are no workers, or if a worker was lost.
@@ -227,12 +233,15 @@ class WorkerGroup:
             raise RuntimeError("there are no workers: call start() first, and do not call this after shutdown()")
 
     def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """Call a method on all workers, and return the results in rank order.
+        """Call a method on all workers.
 
         Args:
             method: Name of the method.
             *args: Arguments of the method.
             callbacks: Functions to call with the messages of ``ray_logger.log``.
+
+        Returns:
+            Results in rank order.
 
         Raises:
             WorkerError: If a worker fails. The other workers get a few seconds to finish first. The error names the

@@ -107,11 +107,14 @@ class HorovodRunner:
         self._env = dict(env or {})
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
-        """Call ``main(**kwargs)`` on all ranks, and return rank 0's result.
+        """Call ``main(**kwargs)`` on all ranks.
 
         Args:
             main: Function to call. It is serialized with cloudpickle.
             **kwargs: Keyword arguments of the function.
+
+        Returns:
+            Result of rank 0.
 
         Raises:
             TypeError: If ``main`` is not callable, or cannot be serialized.

@@ -82,7 +82,10 @@ def job_options(
     timeout: float,
     executable: str | None = None,
 ) -> JobOptions:
-    """Validate the options of a job and return them.
+    """Validate the options of a job.
+
+    Returns:
+        The options.
 
     Raises:
         TypeError: If an argument has the wrong type.

@@ -29,6 +29,9 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
     Spark aborts a barrier stage if one of its tasks is lost. With dynamic allocation, the stage has no barrier, so
     Spark retries lost tasks even after the job is over.
 
+    Returns:
+        An empty iterator, after the job.
+
     Raises:
         ArrivalError: If this is such a retry.
     """
@@ -46,6 +49,9 @@ def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]
     """Become an agent of an elastic job. `task` is the number of the Spark task.
 
     If Spark retries the task, the agent gets a new number.
+
+    Returns:
+        An empty iterator, after the job.
 
     Raises:
         ArrivalError: If Spark has retried the task too often.

@@ -183,6 +183,9 @@ def exponential(size: int, number: int) -> Targets:
     """Send to the rank at distance 1, 2, 4, ..., one distance per round.
 
     If ``size`` is a power of two, log2(size) rounds compute the exact average.
+
+    Returns:
+        Targets of the round.
     """
     hops = max(1, (size - 1).bit_length())
     distance = 1 << (number % hops)
@@ -200,6 +203,9 @@ def pairs(size: int, number: int) -> Targets:
 
     An odd ``size`` takes ``size`` rounds, and each rank sits out one of them. The circle method of
     round-robin tournaments forms the pairs.
+
+    Returns:
+        Targets of the round.
     """
     places = size + size % 2  # if the size is odd, add a dummy rank; its partner in a round has nothing to do
     if size < 2:
@@ -222,12 +228,15 @@ GRAPHS: dict[str, Graph] = {"exponential": exponential, "ring": ring, "pairs": p
 
 
 def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -> Targets:
-    """Check the targets of one round, and return them as lists.
+    """Check the targets of one round.
 
     Args:
         targets: Targets returned by a graph.
         size: Number of ranks.
         push_sum: False if every rank must receive the same total weight as it sends.
+
+    Returns:
+        The targets as lists.
 
     Raises:
         ValueError: If the targets are invalid for this number of ranks, or require push-sum.

@@ -295,9 +295,12 @@ class Serving:
         ]
 
     def finish(self) -> list[Any]:
-        """End the training of this worker, wait for all other workers, and return the servers' snapshots.
+        """End the training of this worker and wait for all other workers.
 
         All ranks get the final parameters.
+
+        Returns:
+            Snapshots of the servers.
 
         Raises:
             HorovodInternalError: If a rank was lost.
@@ -320,7 +323,10 @@ class Serving:
     # The methods below run on servers.
 
     def serve(self) -> list[Any]:
-        """Run this server until all workers are done, and return the servers' snapshots.
+        """Run this server until all workers are done.
+
+        Returns:
+            Snapshots of the servers.
 
         Raises:
             TimeoutError: If a worker waited longer than ``timeout`` for slower workers.

@@ -177,7 +177,10 @@ class _Served(_Wrapped):
             hook(self, (), {})
 
     def serve(self) -> bool:
-        """Run the server until all workers are done, and return True. On a worker, return False immediately.
+        """Run the server until all workers are done.
+
+        Returns:
+            False on a worker, which returns immediately, and True otherwise.
 
         Raises:
             TimeoutError: If a worker waited too long for slower workers.

@@ -103,12 +103,15 @@ def blocking() -> bool:
 
 
 def independent(outputs: Any) -> Any:
-    """Exempt a new op from automatic control dependencies, and return its ``outputs``.
+    """Exempt a new op from automatic control dependencies.
 
     ``outputs`` is a tensor, or a list or tuple of tensors. In a tf.function, automatic control dependencies would run
     stateful ops one by one in the order of tracing. Serial execution would prevent fusion, and would deadlock if ranks
     trace in different orders. Blocking kernels need the traced order, so this function leaves their control
     dependencies in place.
+
+    Returns:
+        ``outputs`` itself.
     """
     tensor = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     manager = getattr(tensor.graph, "experimental_acd_manager", None)

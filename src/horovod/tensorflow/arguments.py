@@ -144,6 +144,9 @@ def check_root(root_rank: Any, operation: str) -> int:
 def as_splits(splits: Any) -> tf.Tensor:
     """Convert the splits of an alltoall to a tensor.
 
+    Returns:
+        Tensor of int32.
+
     Raises:
         ArgumentError: If ``splits`` is not a list or 1-D tensor of int32, or is empty.
     """

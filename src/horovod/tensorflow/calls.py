@@ -74,6 +74,9 @@ def _allreduce(
     """Reduce one dense tensor; see ``collectives.allreduce``.
 
     The tensor's shape must be the same on all ranks. ``op`` and ``wire`` are the engine's integer codes.
+
+    Returns:
+        The reduced tensor.
     """
     tensor = as_tensor(tensor, "allreduce")
     check_reduction("allreduce", tensor.dtype, op, prescale_factor, postscale_factor, process_set)

@@ -257,6 +257,9 @@ def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
     """Create a variable of zeros that is not trainable and not saved in checkpoints.
 
     A variable created while a function is traced stays valid after the trace.
+
+    Returns:
+        The variable.
     """
     with tf.init_scope():
         initial = tf.zeros(shape, dtype)
@@ -336,7 +339,9 @@ class WeightDeltas:
         """Run an optimizer step. In the last step of a cycle, combine the weight changes of all ranks with Adasum.
 
         ``step(pairs)`` applies the (gradient, variable) pairs. ``moved`` contains the variables that ``step`` changes.
-        In a graph, the result is the operation to run. In eager mode, it is None.
+
+        Returns:
+            In a graph, the operation to run. None in eager mode.
         """
         starts = [self._start_of(variable) for variable in moved]
         self._passes.begin()

@@ -150,6 +150,9 @@ def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
     """Gather the output gradients of all ranks, which is the gradient of a reducescatter.
 
     The gradient of this gather is a sum over the ranks. That of the public allgather is an average.
+
+    Returns:
+        Gradients of the inputs.
     """
     naming = _naming(op)
     again = {**naming, "name": naming["name"] and naming["name"] + ".gradient"}

@@ -214,6 +214,9 @@ class _DistributedOptimizer:
         """Apply gradients as the wrapped optimizer does, without reducing them.
 
         With ``backward_passes_per_step`` above 1, only the last pass applies them and advances ``global_step``.
+
+        Returns:
+            The result of the wrapped optimizer.
         """
         pairs = list(grads_and_vars)
         plain = super().apply_gradients  # type: ignore[misc]

@@ -170,6 +170,9 @@ def on_the_wire(name: str) -> str:
 
     For example, ``dense_2/kernel`` becomes ``dense/kernel``. Keras numbers layers in the order in which a rank creates
     them.
+
+    Returns:
+        The name without the numbers.
     """
     parts = re.sub(r"[^\w./-]", "_", name).split("/")
     return "/".join(re.sub(r"(?<=.)_\d+$", "", part) for part in parts)
@@ -229,6 +232,9 @@ def _with_largest(
     """Reduce gradients with ``reduce``, except for variables that the update overwrites with the gradient.
 
     For these variables (``overwrite_with_gradient`` in Keras), use the maximum over all ranks instead.
+
+    Returns:
+        The reduced gradients, in the same order.
     """
     largest = make_allreduce_grads(name, op=Max, process_set=process_set)
     results = list(gradients)
@@ -278,6 +284,9 @@ def _reduce_weighted(
         """Sum ``values`` over the ranks.
 
         ``values`` contains the values of each gradient that is not None, and optionally the weight as the last element.
+
+        Returns:
+            The sums, in the same order.
         """
         given = [*gradients, *values[len(present) :]]
         for i, value in zip(present, values, strict=False):

@@ -62,6 +62,9 @@ def convert_errors(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Horovod ops fail with UnknownError after a rank is lost and during a shutdown. All other errors are raised
     unchanged.
+
+    Returns:
+        The decorated function.
     """
 
     @functools.wraps(func)

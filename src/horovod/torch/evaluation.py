@@ -74,6 +74,9 @@ def compute_metric(metric: Any, process_set: ProcessSet = global_process_set) ->
             call this function with each of its metrics.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
+    Returns:
+        Result of the metric's ``compute`` for all samples.
+
     Raises:
         ValueError: If ``metric`` is not a single metric of torchmetrics.
         HorovodInternalError: If a rank was lost.

@@ -176,6 +176,9 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
     """Choose, for each of the root's tensors in order, the tensor of this rank that receives it.
 
     This is the tensor with the same state key if the two tensors match, or else a new tensor.
+
+    Returns:
+        Places of this rank's tensors, in the root's order.
     """
     found: dict[int, _Place] = {}
 

@@ -128,6 +128,9 @@ def _recompute_normalized(
 
     For a second derivative (``create_graph=True``), autograd must record how these two results depend on every rank's
     input. They are therefore computed from the input again. The values are the same up to rounding.
+
+    Returns:
+        The normalized input and the inverse standard deviation.
     """
     if torch.is_grad_enabled():
         mean = allreduce(_over_channels(wide), op=Sum) / total

@@ -34,8 +34,6 @@ def run_fn(
 ) -> Callable[..., Any]:
     """Wrap ``func`` in a loop that reruns it after each failure or membership change.
 
-    Call the result as ``run(state, *args, **kwargs)``.
-
     The loop raises RuntimeError if the same ranks fail repeatedly and none is lost (``RepeatedFailures``). The launcher
     enforces all other limits, such as a minimum number of workers. The loop handles HorovodInternalError and
     HostsUpdatedInterrupt. It raises all other exceptions, including errors from ``reset``, for example if a worker's
@@ -48,6 +46,9 @@ def run_fn(
             returns normally after such a failure, ``func`` has swallowed the error, and the loop raises RuntimeError.
         convert_errors: Decorator that converts the framework's own error for a failed operation into
             HorovodInternalError. The loop applies it to ``func``, to callbacks and to the state's ``sync``.
+
+    Returns:
+        The wrapped function, to be called as ``run(state, *args, **kwargs)``.
     """
 
     @functools.wraps(func)

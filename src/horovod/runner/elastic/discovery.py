@@ -109,7 +109,10 @@ class HostDiscoveryScript(HostDiscovery):
         self._slots = slots
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Run the script once, and return the number of slots on each host.
+        """Run the script once, with a time limit.
+
+        Returns:
+            Number of slots on each host.
 
         Raises:
             ValueError: If the script cannot be run, takes longer than 10 s, or prints an invalid line.
@@ -128,9 +131,12 @@ class FixedHosts(HostDiscovery):
 
 
 def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, int]:
-    """Check that there are enough hosts for an elastic job without host discovery, and return `slots` unchanged.
+    """Check that there are enough hosts for an elastic job without host discovery.
 
     With a single host, the first failure would leave no usable host.
+
+    Returns:
+        `slots` itself.
 
     Raises:
         ValueError: If there are fewer than two hosts.
@@ -164,9 +170,12 @@ class HostManager:
         return DiscoveredHosts(slots, order)
 
     def update_available_hosts(self) -> HostUpdateResult:
-        """Run the discovery, and return how the usable hosts have changed since the last call.
+        """Run the discovery, and update the usable hosts.
 
         If a host has lost slots, the result includes `removed`. Exceptions from the discovery are not caught.
+
+        Returns:
+            How the usable hosts have changed since the last call.
         """
         found = self._discovery.find_available_hosts_and_slots()
         with self._lock:

@@ -97,6 +97,9 @@ class SparkBackend(_Numbered):
         """Call ``fn`` on all ranks, as described in ``Backend.run``.
 
         Raises the same exceptions as ``horovod.spark.run``.
+
+        Returns:
+            Results by rank.
         """
         from horovod.spark.job import run
 

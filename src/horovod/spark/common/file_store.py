@@ -56,6 +56,9 @@ class Store:
             prefix_path: Path or URL of the folder.
             *args: Additional arguments of the constructor.
             **kwargs: Additional keyword arguments of the constructor.
+
+        Returns:
+            AbstractFilesystemStore: The store.
         """
         kind = next(kind for kind in Store._kinds if kind.matches(os.fspath(prefix_path)))
         return kind(prefix_path, *args, **kwargs)

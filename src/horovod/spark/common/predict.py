@@ -97,6 +97,9 @@ def _in_batches(shared: Any, load: Any, columns: list[Column], outputs: list[Out
 def rows(series: Any, column: Column) -> Any:
     """Convert a column of a batch (``pandas.Series``) to an array.
 
+    Returns:
+        The array.
+
     Raises:
         ValueError: If the column has nulls, or rows of unexpected shapes.
     """

@@ -81,6 +81,9 @@ def write(
         shuffle: True to distribute neighboring rows to different files.
         seed: Seed for choosing validation rows and for shuffling.
 
+    Returns:
+        The data set.
+
     Raises:
         ValueError: If a column has nulls or rows of different shapes, or if there are no rows to train or validate
             with.

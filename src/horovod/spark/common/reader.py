@@ -62,6 +62,9 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
     ``known`` is the size of the vectors in the row groups read before, which must be the same. It is None if the size
     is not known yet.
 
+    Returns:
+        The arrays.
+
     Raises:
         ValueError: If vectors have different sizes.
     """
@@ -110,6 +113,9 @@ class Table:
 
 def open_table(store: AbstractFilesystemStore, files: Sequence[str], columns: Sequence[Column]) -> Table:
     """Open Parquet files as a data set.
+
+    Returns:
+        The data set.
 
     Raises:
         ValueError: If a file is damaged, or if its columns differ from the columns of the first file.
@@ -209,6 +215,9 @@ def transformed(batch: Batch, function: Any, edited: Sequence[Any] | None, remov
         edited: Columns that the function adds, as (name, dtype, shape, nullable).
         removed: Columns to omit from the result.
 
+    Returns:
+        The new batch.
+
     Raises:
         ValueError: If ``function`` does not return a pandas.DataFrame, or if a column has rows of different shapes.
     """
@@ -253,6 +262,9 @@ def open_existing(
         folder: Folder with the Parquet files.
         wanted: Column names, keyed by the argument that lists them, or an empty mapping for all columns.
         transformed: True if there is a transformation_fn, which can convert other types to numbers.
+
+    Returns:
+        The data set.
 
     Raises:
         ValueError: If the folder has no files, a file is damaged, the files have different columns, or a column is

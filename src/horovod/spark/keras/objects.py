@@ -166,6 +166,9 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
         custom_objects: Classes and functions of the model by name.
         compiled: True to restore the compiled state, if the file contains it completely.
 
+    Returns:
+        The model.
+
     Raises:
         ValueError: If the model cannot be loaded, for example because ``custom_objects`` lacks a class.
     """

@@ -67,7 +67,8 @@ def split(
 ) -> tuple[Any, Any, Any]:
     """Split a batch into features, labels and weights of the rows.
 
-    If there is no weight column, the weights are None.
+    Returns:
+        Features, labels and weights. The weights are None if there is no weight column.
     """
     features = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes, dtype, device)
     labels = labels_of(pick(batch, plan.labels, "label_cols"), plan, dtype, device)
@@ -202,6 +203,9 @@ def shaped_like(label: Any, output: Any) -> Any:
     """Reshape a floating-point label like its output, if both have the same number of elements.
 
     Otherwise, PyTorch would broadcast shapes such as (n) and (n, 1) to (n, n).
+
+    Returns:
+        The label, with a new shape if necessary.
     """
     if label.is_floating_point() and label.shape != output.shape and label.numel() == output.numel():
         return label.reshape(output.shape)

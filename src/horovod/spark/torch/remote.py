@@ -21,6 +21,9 @@ def dump(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, epoch:
     """Serialize the state dicts as a dict with ``model``, ``optimizer`` and ``epoch``.
 
     Both ``load`` and ``torch.load(weights_only=True)`` can read it.
+
+    Returns:
+        The serialized dict.
     """
     stream = io.BytesIO()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict() if optimizer else None, "epoch": epoch}
@@ -34,6 +37,9 @@ def load(data: bytes, where: str) -> dict[str, Any]:
     Args:
         data: Result of ``dump``.
         where: Source of the data, for messages.
+
+    Returns:
+        The dict.
 
     Raises:
         ValueError: If the data are damaged, or contain objects other than tensors and plain values.

@@ -178,6 +178,9 @@ def _agreed(rank: int, size: int | None) -> str:
     A simple counter would not be unique: a rank that joins later, or a later training with the same service, would read
     the rest of an earlier pass.
 
+    Returns:
+        The name.
+
     Raises:
         ValueError: If ``rank`` and ``size`` are not those of this process.
     """

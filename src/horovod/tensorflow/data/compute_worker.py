@@ -160,9 +160,12 @@ parser.add_argument("--timeout", type=float, default=60, help="seconds to wait f
 
 
 def __getattr__(name: str) -> argparse.Namespace:
-    """Parse the command line when the attribute ``parsed_args`` is read, and return the result.
+    """Parse the command line when the attribute ``parsed_args`` is read.
 
     The command line is not parsed on import, because a process that only imports this module can have other arguments.
+
+    Returns:
+        The parsed arguments.
 
     Raises:
         AttributeError: If the arguments are invalid for ``parser``.

@@ -79,6 +79,9 @@ class TfDataServiceConfig:
     def from_dict(config: Mapping[str, Any]) -> "TfDataServiceConfig":
         """Create a configuration from the result of ``to_dict``.
 
+        Returns:
+            TfDataServiceConfig: The configuration.
+
         Raises:
             ValueError: If the dict was not created by ``to_dict``.
         """
@@ -116,6 +119,9 @@ class TfDataServiceConfig:
             wait_for_file_creation (bool): Wait until the file exists and the service that it describes responds. A file
                 left by a killed service is therefore ignored until a new service replaces it. Default: False.
             timeout (float): Maximum seconds to wait. Default: 600.
+
+        Returns:
+            TfDataServiceConfig: The configuration.
 
         Raises:
             TimeoutError: If the file or the service did not appear in time.

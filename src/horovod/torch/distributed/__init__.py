@@ -56,6 +56,9 @@ def hiding(init: Callable[..., None]) -> Callable[..., None]:
 
     Accelerate, Lightning and the Hugging Face Trainer initialize torch.distributed themselves if the variables are set.
     If the variables stayed set in a script that calls ``hvd.init()``, gradients would be reduced twice.
+
+    Returns:
+        The decorated function.
     """
 
     @functools.wraps(init)

@@ -90,7 +90,7 @@ def submit(
     shape: Sequence[int] | None = None,
     name: str = "",
 ) -> Any:
-    """Submit one operation and return its Work.
+    """Submit one operation to the engine.
 
     Args:
         submitter: ``Engine.submit`` or ``Engine.run``, bound to the frontend number of the process group.
@@ -104,6 +104,9 @@ def submit(
         splits: Number of elements for each rank in an alltoall.
         shape: Shape that is compared between ranks. Default: one dimension with all elements.
         name: Name of the operation. Operations without a name are matched by their order.
+
+    Returns:
+        Work of the engine.
 
     Raises:
         ValueError: If input and output are on different devices.
@@ -142,7 +145,10 @@ def submit_barrier(submitter: Callable[..., Any], number: int) -> Any:
 
 
 def wait(work: Any, deadline: float) -> bool:
-    """Wait for an operation. Return False if it is not done by ``deadline`` (``time.monotonic()``).
+    """Wait for an operation until ``deadline`` (``time.monotonic()``).
+
+    Returns:
+        False if the operation is not done by ``deadline``.
 
     Raises:
         ValueError: If the engine rejects the operation.

@@ -23,6 +23,9 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
         options: Options that c10d passes: store, ranks, timeout and name.
         backend_options: Must be None.
 
+    Returns:
+        The process group.
+
     Raises:
         ValueError: If the ranks do not match those of the Horovod job, or the job cannot be initialized.
         torch.distributed.DistBackendError: If a member is missing, or there are too many groups.

@@ -67,7 +67,8 @@ class MemberSet:
     def wait(self, timeout: float = -1.0) -> bool:
         """Wait until the process set exists, then run the deferred actions.
 
-        Return False if the process set does not exist after ``timeout`` seconds.
+        Returns:
+            False if the process set does not exist after ``timeout`` seconds.
         """
         adding = self._adding
         if adding is None:
@@ -218,9 +219,12 @@ def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reducti
 
 
 def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Reduce the parts received from all ranks, in rank order, and return the result.
+    """Reduce the parts received from all ranks, in rank order.
 
     16-bit floats are accumulated in float32.
+
+    Returns:
+        The reduced tensor.
     """
     combine, dtype = _LOCAL[reduction.name], parts[0].dtype
     short = dtype in (torch.float16, torch.bfloat16)

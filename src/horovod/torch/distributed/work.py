@@ -54,10 +54,13 @@ class HorovodWork(Work):
         self._future: Any = None
 
     def wait(self, timeout: timedelta = _UNSET) -> bool:
-        """Wait for the operation, and return True or raise its error.
+        """Wait for the end of the operation.
 
         Args:
             timeout: Maximum time to wait. Default: the group's timeout, counted from the start of the operation.
+
+        Returns:
+            True, because errors are raised.
 
         Raises:
             torch.distributed.DistBackendError: If the operation failed or the timeout has passed.

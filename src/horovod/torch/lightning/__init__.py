@@ -100,9 +100,12 @@ def make_environment(pl: Any) -> Any:
 
 
 def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Gather the tensors of all ranks with a single allgather, and return them in rank order.
+    """Gather the tensors of all ranks, in rank order, with a single allgather.
 
     The shapes of the tensors can differ between ranks. ``group`` is ignored: all ranks take part.
+
+    Returns:
+        The tensors of all ranks.
     """
     shapes = hvd.allgather_object(tuple(tensor.shape), name="lightning.metric.shape")
     sizes = [torch.Size(shape).numel() for shape in shapes]
@@ -279,6 +282,9 @@ def make_class(pl: Any) -> Any:
 
             The other ranks do not need access to the file.
 
+            Returns:
+                The checkpoint.
+
             Raises:
                 RuntimeError: If rank 0 cannot read the file. Raised on the other ranks.
             """
@@ -315,6 +321,9 @@ class _Reductions:
 
         ``group`` is ignored. The mean of an integer tensor is returned as float64.
 
+        Returns:
+            The reduced tensor, or the other value.
+
         Raises:
             ValueError: If ``reduce_op`` is not mean, sum, max or min, as a string or as a value of torch.distributed.
         """
@@ -331,6 +340,9 @@ class _Reductions:
 
         ``group`` is ignored. With ``sync_grads``, the operation is differentiable, and the gradient is the sum over all
         ranks.
+
+        Returns:
+            Tensor with one more dimension than ``tensor``.
         """
         with torch.set_grad_enabled(sync_grads and torch.is_grad_enabled()):
             gathered = hvd.allgather(tensor.unsqueeze(0).contiguous())

@@ -42,11 +42,14 @@ def submit(
     wire: int = WIRE_NONE,
     residual: torch.Tensor | None = None,
 ) -> Any:
-    """Submit one allreduce to the engine and return its Work.
+    """Submit one allreduce to the engine.
 
     The caller keeps all tensors alive until the Work is done. Set ``blocking`` if the caller waits for the Work
     immediately. ``_core.pyi`` describes ``wire`` and ``residual``. The residual must be contiguous, with as many
     elements as ``source``.
+
+    Returns:
+        Work of the engine.
     """
     # Avoid function calls here, because this code runs for every gradient and every blocking allreduce.
     try:

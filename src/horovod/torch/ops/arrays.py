@@ -33,6 +33,9 @@ def accepting(function: _Function) -> _Function:
     """Make an operation accept arrays of other libraries, and name the rank in its errors. Used as a decorator.
 
     The first argument of ``function`` is ``tensor``, or ``tensors`` for a grouped operation. See ``call``.
+
+    Returns:
+        The decorated function.
     """
     several = function.__name__.startswith("grouped_")
     argument = "tensors" if several else "tensor"
@@ -57,8 +60,11 @@ def accepting(function: _Function) -> _Function:
 def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an operation with an array of another library, or with a list that contains such arrays.
 
-    The result is converted to an array of the same library. If it is a handle, ``synchronize`` converts the result. A
-    function whose name ends with an underscore works in place.
+    If the result is a handle, ``synchronize`` converts the operation's result. A function whose name ends with an
+    underscore works in place.
+
+    Returns:
+        The result as an array of the same library, or a handle.
     """
     name = function.__name__
     in_place = name.endswith("_")

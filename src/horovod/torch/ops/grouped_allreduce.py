@@ -28,10 +28,13 @@ def submit_group(
     process_set: ProcessSet,
     wire: int = WIRE_NONE,
 ) -> list[Repeat]:
-    """Submit a group of allreduces to the engine. Return a Repeat (a reusable operation) for each tensor.
+    """Submit a group of allreduces to the engine.
 
     Every tensor is checked before the first is submitted, because an incomplete group would never finish. If the group
     has a name, the caller can pass the Repeats to ``repeats.put_back`` when they have completed.
+
+    Returns:
+        A Repeat (a reusable operation) for each tensor.
     """
     count, arguments = len(sources), (op, prescale, postscale, process_set)
     if name:

@@ -133,9 +133,12 @@ def poll(handle: int) -> bool:
 
 
 def wait_briefly(handle: int, seconds: float) -> bool:
-    """Wait for an operation, and return True if it has ended.
+    """Wait for an operation for a limited time.
 
     The wait lasts at most ``seconds`` for each Work object of the operation.
+
+    Returns:
+        True if the operation has ended.
 
     Raises:
         ValueError: If the handle is unknown, as for ``poll``.
@@ -185,7 +188,10 @@ def synchronize(handle: int) -> Any:
 
 
 def synchronize_all(issued: Sequence[int]) -> list[Any]:
-    """Wait for all handles, even if one fails, and return the results.
+    """Wait for all handles, even if one fails.
+
+    Returns:
+        Results of the operations.
 
     Raises:
         Exception: If an operation failed; the first failure, raised after all operations have ended.
@@ -277,7 +283,10 @@ def run_again(
     postscale: float,
     process_set: ProcessSet,
 ) -> bool:
-    """Repeat the last blocking operation of this name. Return False if the caller must submit a new operation.
+    """Repeat the last blocking operation of this name.
+
+    Returns:
+        False if the caller must submit a new operation.
 
     Raises:
         HorovodInternalError: If the operation failed.
@@ -299,10 +308,13 @@ def run_again(
 
 
 def start(submit: Callable[[], Any], keep: Any) -> Any:
-    """Call ``submit``, which passes the tensors in ``keep`` to the engine, and return the Work.
+    """Call ``submit``, which passes the tensors in ``keep`` to the engine.
 
     The call can block briefly. If an interrupt (Ctrl-C) ends it, the Work is lost although the engine can still write
     to the tensors. The tensors are then kept until the job ends.
+
+    Returns:
+        Work of the engine.
 
     Raises:
         ValueError: If the engine rejects the operation.

@@ -24,9 +24,12 @@ BOOL = dtypes.BOOL
 
 
 def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> int:
-    """Check a tensor passed to an operation, and return its dtype code.
+    """Check a tensor passed to an operation.
 
     The tensor must be dense, contiguous, not lazily negated, and in CPU or GPU memory.
+
+    Returns:
+        The engine's code for the dtype.
 
     Raises:
         ValueError: If the tensor is not supported. The message names the operation, the tensor, the problem and the

@@ -124,6 +124,9 @@ class DeltaReducer:
         All ranks must call this method. After an exception, parameters have their values from before the step, and the
         count of backward passes is reset.
 
+        Returns:
+            Result of ``step``.
+
         Raises:
             HorovodInternalError: If ranks disagree, or a rank was lost.
             Exception: If ``step`` failed. The other ranks wait for this rank in this case.

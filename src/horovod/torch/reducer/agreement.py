@@ -80,7 +80,7 @@ def encode_readiness(
     steps: int,
     epoch: int,
 ) -> bytearray:
-    """Encode this rank's readiness message as bytes.
+    """Encode this rank's readiness message.
 
     Args:
         ranks: Size of the process set.
@@ -93,6 +93,9 @@ def encode_readiness(
         max_rounds: Maximum number of rounds in a step so far.
         steps: Steps that this rank's optimizer has taken.
         epoch: Epoch of this rank's data loader.
+
+    Returns:
+        The message.
     """
     here = bytearray(ranks)
     if me is not None:
@@ -112,7 +115,8 @@ def encode_readiness(
 def _both(number: int) -> tuple[int, int]:
     """Encode a number as two bytes, so that reducing them with Max yields the maximum and the minimum over all ranks.
 
-    The bytes are the number and ``MAX_BYTE`` minus the number.
+    Returns:
+        The number and ``MAX_BYTE`` minus the number.
     """
     return number % MAX_BYTE, MAX_BYTE - number % MAX_BYTE
 
@@ -205,7 +209,7 @@ def plan(
     first_bytes: int = BucketSizes().first,
     max_bytes: int = BucketSizes().bucket,
 ) -> list[list[int]]:
-    """Assign gradients to buckets. Return, for each bucket, the positions of its members in ``gradients``.
+    """Assign gradients to buckets.
 
     Args:
         gradients: Gradients to assign.
@@ -213,6 +217,9 @@ def plan(
             dtype and device share a bucket while it has room.
         first_bytes: Maximum bytes of the first bucket.
         max_bytes: Maximum bytes of the other buckets.
+
+    Returns:
+        For each bucket, the positions of its members in ``gradients``.
     """
     buckets: list[list[int]] = []
     filled, limit = 0, first_bytes
@@ -288,12 +295,15 @@ class Weighing:
         return self._block is None and any(bool((value != 0).any()) for value in values)
 
     def take(self, counts: bool, accumulates: bool, has_fp16: bool) -> float:
-        """Determine this rank's weight, and return the factor by which to scale its gradients before the reduction.
+        """Determine this rank's weight.
 
         Args:
             counts: True to include this rank's gradients. If False, its weight is 0.
             accumulates: True if an earlier backward pass of this round has already ended.
             has_fp16: True if some gradients are fp16.
+
+        Returns:
+            Factor by which to scale the gradients before the reduction.
 
         Raises:
             ValueError: If the weight is invalid.

@@ -189,9 +189,12 @@ class Turn:
         return self.thread == 0 or _is_autograds()
 
     def begin(self) -> int:
-        """Wait until no other thread runs a reduction round, then begin a backward pass and return this thread's id.
+        """Wait until no other thread runs a reduction round, then begin a backward pass.
 
         The caller must hold `lock`. The wait ends even if a rank is lost, because the round's collectives then fail.
+
+        Returns:
+            Id of this thread.
         """
         me = threading.get_ident()
         self._waiting += 1
@@ -243,9 +246,11 @@ def no_pass() -> None:
 
 
 def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
-    """Register a reducer with this thread's current backward pass, and return a reference to the pass.
+    """Register a reducer with this thread's current backward pass.
 
-    Return None if autograd's graph is compiled, because the end of the pass cannot be detected in this case.
+    Returns:
+        Reference to the pass, or None if autograd's graph is compiled, because the end of the pass cannot be detected
+            then.
     """
     if getattr(_local, "compiled", False):
         return None

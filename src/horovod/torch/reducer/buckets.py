@@ -279,9 +279,12 @@ class Bucket:
         return self.arrived[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
-        """Record that a parameter's gradient has arrived. Return True if it completes the bucket.
+        """Record that a parameter's gradient has arrived.
 
         Hooks (backward.py) contain an inlined copy of this method.
+
+        Returns:
+            True if the gradient completes the bucket.
         """
         place = slot.place
         self.arrived[place] = grad = slot.parameter.grad
@@ -332,8 +335,10 @@ class Bucket:
     def _take_natively(self) -> bool:
         """Copy all gradients to the bucket in one native call, and make them views of it.
 
-        Return False, with nothing changed, if some gradient is missing, has changed, or needs the general path. The
-        native code also makes the checks of ``detect_change`` and ``_take_all``, but faster.
+        The native code also makes the checks of ``detect_change`` and ``_take_all``, but faster.
+
+        Returns:
+            False, with nothing changed, if some gradient is missing, has changed, or needs the general path.
         """
         if self.waiting_for or self.streams is not None or not (_exchange and _mark_modified):
             return False

@@ -437,7 +437,8 @@ class GradientReducer(backward.PassState):
     def finish(self) -> bool:
         """Wait for all results.
 
-        Return True if any rank ran this round at the end of a backward pass rather than in ``step()``.
+        Returns:
+            True if any rank ran this round at the end of a backward pass rather than in ``step()``.
 
         Raises:
             RanksDisagreeError: If other ranks do not run this round. The message explains why.

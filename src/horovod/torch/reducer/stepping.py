@@ -29,6 +29,9 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
 
     The loss can be a number, a tensor with one element, or None. It is summed if ``op`` is Sum and averaged otherwise,
     so that the gradients match the loss.
+
+    Returns:
+        The new closure, which returns the reduced loss.
     """
 
     def run() -> Any:

@@ -372,10 +372,13 @@ class Submissions:
         wire: int = WIRE_NONE,
         residual: torch.Tensor | None = None,
     ) -> Repeat:
-        """Start an in-place allreduce of ``tensor``, and return it as a Repeat, which can be submitted again.
+        """Start an in-place allreduce of ``tensor``.
 
         The Work of the previous step is reused if possible. With a residual, a new Work is created, because a reused
         one would keep the residual's memory alive.
+
+        Returns:
+            The operation, which can be submitted again.
         """
         process_set = self._options.process_set
         # Use a tuple as the key, because it cannot collide with a user-supplied name.

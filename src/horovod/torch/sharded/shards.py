@@ -59,6 +59,9 @@ def make_layouts(items: Sequence[Item], ranks: int, bucket_bytes: int = BUCKET_B
     """Assign parameters to buckets that are split evenly among the ranks. All items in a bucket have the same ``key``.
 
     A bucket is closed when it reaches ``bucket_bytes``. Its size is rounded up to a multiple of ``ranks``.
+
+    Returns:
+        The buckets.
     """
     closed: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}

@@ -43,7 +43,10 @@ INVALID_SLOT_INFO = SlotInfo(hostname="", rank=-1, local_rank=-1, cross_rank=-1,
 
 
 def parse_host_files(filename: str) -> str:
-    """Read a host file, and return its hosts in the form `name:slots,...`.
+    """Read the hosts that a host file lists.
+
+    Returns:
+        The hosts in the form `name:slots,...`.
 
     Raises:
         OSError: If the file cannot be read.
@@ -54,7 +57,10 @@ def parse_host_files(filename: str) -> str:
 
 
 def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
-    """Parse `name:slots,...` into a list of names and a mapping from names to slots.
+    """Parse hosts in the form `name:slots,...`.
+
+    Returns:
+        Names of the hosts, and the number of slots by name.
 
     Raises:
         ValueError: If the text is invalid.
