@@ -25,7 +25,7 @@ from horovod.common.training_loop.weights import check_weight, check_weighted_op
 from horovod.torch import monitoring
 from horovod.torch.compression import Compression
 from horovod.torch.ops.tensors import set_id
-from horovod.torch.reducer import coverage
+from horovod.torch.reducer import stepping
 from horovod.torch.reducer.adasum import DeltaReducer, check_set
 from horovod.torch.reducer.gradients import GradientReducer
 from horovod.torch.reducer.parameter_names import (
@@ -275,10 +275,10 @@ class _Distributed:
         return _new, (self._hvd_plain,), self.__getstate__()
 
     _parameter_names: dict[torch.Tensor, str]
-    backward_passes_per_step = coverage.backward_passes_per_step
-    _requires_update = coverage.requires_update
-    _handles = coverage.started
-    _allreduce_grad_async = coverage.allreduce_grad_async
+    backward_passes_per_step = stepping.backward_passes_per_step
+    _requires_update = stepping.requires_update
+    _handles = stepping.started
+    _allreduce_grad_async = stepping.allreduce_grad_async
 
 
 _DistributedOptimizer = _Distributed

@@ -1,4 +1,4 @@
-"""Detection of gradients that no round has reduced, and of reductions that the program starts itself.
+"""Detection of gradients that no round has reduced.
 
 Hooks see the gradients that backward passes accumulate. A program can also create gradients that hooks miss or see too
 late: it assigns the result of ``torch.autograd.grad`` or of a custom kernel, or it calls ``step()`` in a hook
@@ -7,22 +7,15 @@ gradients that no round (gradients.py) has reduced.
 
 A gradient that was reduced in an earlier step can remain. It is recognized by identity: it is still the tensor that the
 reduction stored (``Slot.reduced``, or the bucket's view).
-
-The second part of this module has optimizer methods that programs written for earlier versions of Horovod call.
 """
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 import torch
 
 from horovod.common.exceptions import RanksDisagreeError
-from horovod.torch.compression import Compression
-from horovod.torch.ops import handles
-from horovod.torch.ops.allreduce import allreduce_async_
 from horovod.torch.reducer.buckets import Slot
-from horovod.torch.reducer.submissions import Options
 
 # Maximum number of gradients named in a message.
 _NAMED = 5
@@ -99,84 +92,3 @@ def naming(slots: Sequence[Slot]) -> Iterator[None]:
             f"{error}; step() on this rank found gradients that no backward pass has produced, so all ranks must have "
             f"them: {names_of(slots)}"
         ) from error
-
-
-def _compression(reducer: Any) -> Any:
-    return Compression.none if reducer is None else reducer.options.compression
-
-
-class ManualReductions(dict[torch.Tensor, tuple[int, Any]]):
-    """Reductions started by the program itself.
-
-    The dict maps each parameter to (handle, compression context).
-    """
-
-    @contextlib.contextmanager
-    def without_gradients(self, reducer: Any) -> Iterator[None]:
-        """Return a context manager that sets the gradients being reduced to None, to prevent a second reduction.
-
-        On exit, it restores the gradients, which then hold the reduced values.
-        """
-        grads = {p: p.grad for p in self}
-        for p in self:
-            p.grad = None
-        try:
-            yield
-        finally:
-            for p, (handle, context) in self.items():
-                p.grad = grads[p]
-                result = handles.synchronize(handle)
-                # The result is None if the program has already synchronized this handle itself.
-                if result is not None:
-                    with torch.no_grad():
-                        p.grad.copy_(_compression(reducer).decompress(result, context))  # type: ignore[union-attr]
-            if hasattr(reducer, "coverage"):
-                reducer.coverage.mark_reduced(self.keys())
-            self.clear()
-
-
-# Methods of distributed optimizers, where ``self`` is the optimizer. They are plain functions instead of a base class,
-# because some programs inspect an optimizer's base classes.
-
-
-def _passes(self: Any) -> int:
-    """Return the number of backward passes to accumulate before a reduction."""
-    passes: int = self._hvd.passes
-    return passes
-
-
-def _requires_update(self: Any) -> set[torch.Tensor]:
-    """Return the trainable parameters."""
-    return {p for p in self._parameter_names if p.requires_grad}
-
-
-def _handles(self: Any) -> ManualReductions:
-    """Return the operations started by ``_allreduce_grad_async``, as a dict keyed by parameter.
-
-    ``synchronize`` and ``step`` wait for them. Gradients of backward passes are not included: they are reduced at the
-    end of the pass.
-    """
-    manual: ManualReductions = self._hvd.manual
-    return manual
-
-
-def allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[int, Any]:
-    """Start reducing the dense gradient of a parameter. All ranks must make the same calls.
-
-    Returns:
-        tuple[int, Any]: Handle, and the context for the compressor's ``decompress``.
-    """
-    reducer = self._hvd.reducer
-    assert p.grad is not None
-    tensor, context = _compression(reducer).compress(p.grad.detach())
-    name = f"{self._parameter_names[p]}.asked"
-    if reducer is None:
-        return allreduce_async_(tensor, name=name), context
-    options: Options = reducer.options
-    scale = (options.prescale, options.postscale)
-    return allreduce_async_(tensor, None, name, options.op, *scale, options.process_set), context
-
-
-backward_passes_per_step = property(_passes)
-requires_update = property(_requires_update)
-started = property(_handles)

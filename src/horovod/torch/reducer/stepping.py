@@ -1,4 +1,7 @@
-"""Method ``step()`` of a distributed optimizer: closures, reduction, and a check for missed gradients."""
+"""Method ``step()`` of a distributed optimizer: closures, reduction, and a check for missed gradients.
+
+The last part of this module has optimizer methods that programs written for earlier versions of Horovod call.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,13 +14,15 @@ from horovod.common.ops import Average, Sum
 from horovod.common.training_loop.steps import marks
 from horovod.common.training_loop.weights import current
 from horovod.torch import monitoring
+from horovod.torch.compression import Compression
 from horovod.torch.monitoring import check_after_step
-from horovod.torch.ops.allreduce import allreduce_
+from horovod.torch.ops import handles
+from horovod.torch.ops.allreduce import allreduce_, allreduce_async_
 from horovod.torch.reducer.adasum import DeltaReducer
-from horovod.torch.reducer.coverage import ManualReductions, names_of
+from horovod.torch.reducer.coverage import names_of
 from horovod.torch.reducer.gradients import GradientReducer
 from horovod.torch.reducer.parameter_names import Members
-from horovod.torch.reducer.submissions import NoiseSampler
+from horovod.torch.reducer.submissions import NoiseSampler, Options
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
@@ -63,6 +68,40 @@ def _reduce(loss: Any, reducer: GradientReducer) -> Any:
 
 def _no_step(*args: Any, **kwargs: Any) -> None:
     """Do nothing. Used instead of an optimizer step if the total weight of the gradients is 0."""
+
+
+def _compression(reducer: Any) -> Any:
+    return Compression.none if reducer is None else reducer.options.compression
+
+
+class ManualReductions(dict[torch.Tensor, tuple[int, Any]]):
+    """Reductions started by the program itself.
+
+    The dict maps each parameter to (handle, compression context).
+    """
+
+    @contextlib.contextmanager
+    def without_gradients(self, reducer: Any) -> Iterator[None]:
+        """Return a context manager that sets the gradients being reduced to None, to prevent a second reduction.
+
+        On exit, it restores the gradients, which then hold the reduced values.
+        """
+        grads = {p: p.grad for p in self}
+        for p in self:
+            p.grad = None
+        try:
+            yield
+        finally:
+            for p, (handle, context) in self.items():
+                p.grad = grads[p]
+                result = handles.synchronize(handle)
+                # The result is None if the program has already synchronized this handle itself.
+                if result is not None:
+                    with torch.no_grad():
+                        p.grad.copy_(_compression(reducer).decompress(result, context))  # type: ignore[union-attr]
+            if hasattr(reducer, "coverage"):
+                reducer.coverage.mark_reduced(self.keys())
+            self.clear()
 
 
 class Control:
@@ -172,3 +211,50 @@ class Control:
             yield
         finally:
             self.should_synchronize = True
+
+
+# Methods of distributed optimizers, where ``self`` is the optimizer. They are plain functions instead of a base class,
+# because some programs inspect an optimizer's base classes.
+
+
+def _passes(self: Any) -> int:
+    """Return the number of backward passes to accumulate before a reduction."""
+    passes: int = self._hvd.passes
+    return passes
+
+
+def _requires_update(self: Any) -> set[torch.Tensor]:
+    """Return the trainable parameters."""
+    return {p for p in self._parameter_names if p.requires_grad}
+
+
+def _handles(self: Any) -> ManualReductions:
+    """Return the operations started by ``_allreduce_grad_async``, as a dict keyed by parameter.
+
+    ``synchronize`` and ``step`` wait for them. Gradients of backward passes are not included: they are reduced at the
+    end of the pass.
+    """
+    manual: ManualReductions = self._hvd.manual
+    return manual
+
+
+def allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[int, Any]:
+    """Start reducing the dense gradient of a parameter. All ranks must make the same calls.
+
+    Returns:
+        tuple[int, Any]: Handle, and the context for the compressor's ``decompress``.
+    """
+    reducer = self._hvd.reducer
+    assert p.grad is not None
+    tensor, context = _compression(reducer).compress(p.grad.detach())
+    name = f"{self._parameter_names[p]}.asked"
+    if reducer is None:
+        return allreduce_async_(tensor, name=name), context
+    options: Options = reducer.options
+    scale = (options.prescale, options.postscale)
+    return allreduce_async_(tensor, None, name, options.op, *scale, options.process_set), context
+
+
+backward_passes_per_step = property(_passes)
+requires_update = property(_requires_update)
+started = property(_handles)
