@@ -64,7 +64,7 @@ class Kills:
 # -- one of 4 ranks is killed ------------------------------------------------------------------------------------------
 
 
-def kill_ours(folder: Folder, count: int, drawn: random.Random, kills: Kills) -> None:
+def kill_horovod(folder: Folder, count: int, drawn: random.Random, kills: Kills) -> None:
     """Kill workers in several jobs, with only a few kills per job.
 
     Each wait rereads the workers' entire event files, so more kills in one job would take too long.
@@ -72,7 +72,7 @@ def kill_ours(folder: Folder, count: int, drawn: random.Random, kills: Kills) ->
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):
         where = folder("ours")
-        job = jobs.ours(where, jobs.worker("horovod", where), f"localhost:{RANKS}", flags)
+        job = jobs.horovodrun(where, jobs.worker("horovod", where), f"localhost:{RANKS}", flags)
         try:
             for _ in range(min(KILLS_A_JOB, count - first)):
                 kill_one(job, kills, drawn)
@@ -121,7 +121,7 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
     found = {}
     drawn = random.Random(options.seed)
     for name, measure, count in (
-        ("horovod", kill_ours, options.kills),
+        ("horovod", kill_horovod, options.kills),
         ("torchrun", kill_torchrun, options.peer_kills),
     ):
         if count:
@@ -151,7 +151,7 @@ def join(folder: Folder, options: argparse.Namespace) -> list[str]:
     for extra in (4, options.state):
         where = folder("join")
         program = jobs.worker("horovod", where, "--extra", str(extra))
-        job = jobs.ours(where, program, "127.0.0.1:1", ["-np", "1", "--min-np", "1", "--max-np", "2"])
+        job = jobs.horovodrun(where, program, "127.0.0.1:1", ["-np", "1", "--min-np", "1", "--max-np", "2"])
         try:
             there, since = job.until_train(1), time.monotonic()
             jobs.hosts(where, "127.0.0.1:1\n127.0.0.2:1")
@@ -171,7 +171,7 @@ def many(folder: Folder, options: argparse.Namespace) -> list[str]:
         where, count = folder("many"), options.workers
         flags = ["-np", str(count), "--min-np", "2", "--max-np", str(count), "--start-timeout", "300"]
         command = jobs.worker("bare", where, "--pause", "0.2")
-        job = jobs.ours(where, command, f"localhost:{count}", flags)
+        job = jobs.horovodrun(where, command, f"localhost:{count}", flags)
         try:
             there = job.until_train(count, 3)
             rest = set(list(there)[1:])

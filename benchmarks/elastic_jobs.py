@@ -148,7 +148,7 @@ def hosts(folder: Path, text: str) -> None:
     new.rename(folder / "hosts")
 
 
-def ours(folder: Path, command: list[str], found: str, flags: list[str]) -> Job:
+def horovodrun(folder: Path, command: list[str], found: str, flags: list[str]) -> Job:
     """Start `horovodrun` with a discovery script that prints the hosts in `found`."""
     hosts(folder, found)
     script = folder / "hosts.sh"

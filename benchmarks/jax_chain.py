@@ -56,7 +56,7 @@ def measure(
     return figures
 
 
-def ours(*how: Any) -> tuple[int, dict[str, float]]:
+def with_horovod(*how: Any) -> tuple[int, dict[str, float]]:
     import horovod.jax as hvd
 
     hvd.init()
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.who:
-        rank, figures = (ours if args.who == "ours" else peers)(args.seconds, args.chains)
+        rank, figures = (with_horovod if args.who == "ours" else peers)(args.seconds, args.chains)
         (args.to / f"{args.who}.{rank}.json").write_text(json.dumps(figures))
         return
     import tempfile

@@ -24,7 +24,7 @@ class Cell:
         return min(self.modes.items(), key=lambda item: quantile(item[1], 0.5))
 
 
-def cell_text(cell: Cell | None, ours: Cell | None, is_ours: bool) -> str:
+def cell_text(cell: Cell | None, baseline: Cell | None, is_baseline: bool) -> str:
     best = cell.best() if cell else None
     if cell is None or best is None:
         return "failed" if cell and cell.failure else "-"
@@ -33,8 +33,8 @@ def cell_text(cell: Cell | None, ours: Cell | None, is_ours: bool) -> str:
     text = f"{microseconds(median)} ({microseconds(quantile(samples, 0.1))}-{microseconds(quantile(samples, 0.9))})"
     if len(cell.modes) > 1:
         text += f" {mode}"
-    reference = ours.best() if ours else None
-    if reference and not is_ours:
+    reference = baseline.best() if baseline else None
+    if reference and not is_baseline:
         text += f" **{median / quantile(reference[1], 0.5):.2f}x**"
     return text
 

@@ -93,7 +93,7 @@ def plain(folder: str, rank: int, ranks: int) -> Iterator[Any]:
                 yield {"features": values, "label": batch.column("label").to_numpy()}
 
 
-def ours(folder: str, rank: int, ranks: int) -> Iterator[Any]:
+def horovod_batches(folder: str, rank: int, ranks: int) -> Iterator[Any]:
     from horovod.spark.common.datamodule import ParquetDataModule
     from horovod.spark.common.reader import open_existing
     from horovod.spark.common.store import LocalStore
@@ -108,7 +108,7 @@ def ours(folder: str, rank: int, ranks: int) -> Iterator[Any]:
 
 
 def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, results: Any) -> None:
-    batches = plain(folder, rank, ranks) if way == "pyarrow" else ours(f"{folder}/{way}", rank, ranks)
+    batches = plain(folder, rank, ranks) if way == "pyarrow" else horovod_batches(f"{folder}/{way}", rank, ranks)
     total = 0.0
     size = 0
     # Warm up by importing modules and reading the files' footers.

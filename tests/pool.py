@@ -259,14 +259,14 @@ class Fleet:
                 break
             for connection in ready:
                 index = waiting[connection]  # type: ignore[index]
-                results[index] = self._answer(workers[index])
+                results[index] = self._reply(workers[index])
                 if isinstance(results[index], Failure) and not failed:
                     failed = True
                     grace = GRACE_DEAD if isinstance(results[index].error, WorkerDied) else GRACE
                     deadline = min(deadline, time.monotonic() + grace)
         return [results[i] for i in range(len(workers))]
 
-    def _answer(self, worker: Worker) -> Any:
+    def _reply(self, worker: Worker) -> Any:
         try:
             return worker.receive()
         except WorkerDied as error:
@@ -276,7 +276,7 @@ class Fleet:
         for worker in workers:
             worker.send("leave")
             if worker.connection.poll(10):
-                self._answer(worker)
+                self._reply(worker)
 
     def _give_up(self, workers: Sequence[Worker], indices: Any, results: dict[int, Any], timeout: float) -> None:
         """Kill workers that have not answered.
@@ -302,12 +302,12 @@ class Fleets:
     """
 
     def __init__(self) -> None:
-        self._made: dict[Kind, Fleet] = {}  # ordered by last use, most recent last
+        self._fleets: dict[Kind, Fleet] = {}  # ordered by last use, most recent last
 
     def of(self, kind: Kind) -> Fleet:
-        fleet = self._made.pop(kind, None) or Fleet(kind)
-        self._made[kind] = fleet
-        idle = [fleet for fleet in self._made.values() if fleet.kind != PLAIN]
+        fleet = self._fleets.pop(kind, None) or Fleet(kind)
+        self._fleets[kind] = fleet
+        idle = [fleet for fleet in self._fleets.values() if fleet.kind != PLAIN]
         for each in idle[:-AWAKE]:
             each.dismiss()
         return fleet
@@ -322,7 +322,7 @@ class Fleets:
         return make
 
     def close(self) -> None:
-        for fleet in self._made.values():
+        for fleet in self._fleets.values():
             fleet.close()
 
 

@@ -25,7 +25,7 @@ def launcher(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "horovod.runner", *map(str, arguments)]
 
 
-def words(err: str) -> list[str]:
+def messages_of(err: str) -> list[str]:
     """Return the messages of horovodrun itself."""
     return [line.removeprefix("horovodrun: ") for line in err.splitlines() if line.startswith("horovodrun: ")]
 
@@ -37,8 +37,8 @@ class Done:
     err: str
 
     @property
-    def words(self) -> list[str]:
-        return words(self.err)
+    def messages(self) -> list[str]:
+        return messages_of(self.err)
 
     @property
     def complaints(self) -> str:

@@ -27,7 +27,7 @@ SPEC = {
 
 def test_a_job_on_sagemaker_machines(cluster: Cluster) -> None:
     done = run_job(cluster, "-np", "3", *PLACE, env=SAGEMAKER)
-    assert (done.code, done.words[0]) == (0, "SageMaker has given this job host1:2,host2:2; -H names others")
+    assert (done.code, done.messages[0]) == (0, "SageMaker has given this job host1:2,host2:2; -H names others")
     ranks = [line.partition(":")[2] for line in done.lines]
     assert ranks == ["0 host1 host1none", "1 host1 host1none", "2 host2 none"], "host2 is not told that it is host1"
 

@@ -199,7 +199,7 @@ def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path,
         cluster.heal()
     no_litter(cluster, grace)
     assert done.code == fault.code, done.err
-    last = "\n".join(done.words)
+    last = "\n".join(done.messages)
     position = 0
     for pattern in fault.says:
         expected = pattern.replace("<rank>", str(rank)).replace("<host>", hosts[-1].name)

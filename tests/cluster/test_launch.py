@@ -103,7 +103,7 @@ def failing(cluster: Cluster, *arguments: str, **options: object) -> str:
     done = run_job(cluster, *arguments, clean=False, **options)
     assert done.code != 0
     assert "Traceback" not in done.err
-    return "\n".join(done.words)
+    return "\n".join(done.messages)
 
 
 def test_ssh_key_not_accepted(cluster: Cluster) -> None:

@@ -104,7 +104,7 @@ class Rank:
         except type(error):
             sys.excepthook(*sys.exc_info())
 
-    def told(self):
+    def reports(self):
         try:
             return [decode(line) for line in os.read(self.read, 1 << 16).splitlines()]
         except BlockingIOError:
@@ -120,18 +120,18 @@ def deep_in_a_library():
 
 def test_each_rank_reports_each_thing_once(monkeypatch):
     rank = Rank(monkeypatch)
-    assert rank.told() == [Called(3, os.getpid())]
+    assert rank.reports() == [Called(3, os.getpid())]
     rank.watch.leave("hvd.shutdown() was called")
     hook = sys.excepthook
     rank.watch.begin(3)  # again, after a shutdown
     assert sys.excepthook is hook
-    assert rank.told() == [Left(3, "hvd.shutdown() was called"), Called(3, os.getpid())]
+    assert rank.reports() == [Left(3, "hvd.shutdown() was called"), Called(3, os.getpid())]
     assert rank.watch.reason == "the process ended"
     error = ValueError("bad\nbatch")
     rank.raise_at_the_end(error)
-    assert rank.told() == [Ending(3, "own")]
+    assert rank.reports() == [Ending(3, "own")]
     rank.watch.at_exit()
-    assert rank.told() == []
+    assert rank.reports() == []
     assert rank.printed == [error]  # by the existing hook, and only once
     assert rank.watch.reason.startswith("it ended with ValueError: bad (in raise_at_the_end, test_ending.py:")
     sys.excepthook(json.JSONDecodeError, *deep_in_a_library())
@@ -158,14 +158,14 @@ def test_dismissed_ranks_end_without_a_traceback(monkeypatch, capsys):
 
 def test_a_rank_that_caught_the_error_reports_why_its_job_ended(monkeypatch):
     rank = Rank(monkeypatch)
-    rank.told()
+    rank.reports()
     rank.ended = "lost", 1
     rank.watch.at_exit()
-    assert rank.told() == [Ending(3, "lost", [1])]
+    assert rank.reports() == [Ending(3, "lost", [1])]
     monkeypatch.setattr(sys, "last_value", KeyError("own"), raising=False)  # the program's own hook has shown it
     rank.watch.begin(3)
     rank.watch.at_exit()
-    assert rank.told() == [Called(3, os.getpid()), Ending(3, "own")]
+    assert rank.reports() == [Called(3, os.getpid()), Ending(3, "own")]
 
 
 # A stop signal that reaches a process several times at once.

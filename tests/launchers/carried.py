@@ -54,13 +54,13 @@ def digest(array):
     return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
 
 
-class Told:
+class Results:
     def __init__(self):
-        self.made = {}
+        self.digests = {}
 
     def add(self, name, result):
-        assert name not in self.made, name
-        self.made[name] = digest(result)
+        assert name not in self.digests, name
+        self.digests[name] = digest(result)
 
 
 def collectives(out, prefix, sizes, process_set=hvd.global_process_set):
@@ -169,10 +169,10 @@ def main():
         from mpi4py import MPI
 
         assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
-    out = Told()
+    out = Results()
     hvd.init(process_sets="dynamic" if "sets" in what else None)
     rank = hvd.rank()
-    out.made["modes"] = [hvd.mpi_enabled(), hvd.gloo_enabled()]
+    out.digests["modes"] = [hvd.mpi_enabled(), hvd.gloo_enabled()]
     if hvd.mpi_enabled() and not hvd.gloo_enabled():
         sys.stdout.write(f"THREADS {hvd.mpi_threads_supported()}\n")
         sys.stdout.flush()
@@ -207,12 +207,12 @@ def main():
         with pytest.raises(ValueError, match="MPI_Finalize"):
             hvd.init()
     if "print" in what:
-        del out.made["modes"]
-        every = hashlib.sha256(json.dumps(out.made).encode()).hexdigest()
-        sys.stdout.write(f"DIGEST {rank} {len(out.made)} {every}\n")
+        del out.digests["modes"]
+        every = hashlib.sha256(json.dumps(out.digests).encode()).hexdigest()
+        sys.stdout.write(f"DIGEST {rank} {len(out.digests)} {every}\n")
         return
     with open(f"{path}.{rank}", "w") as file:
-        json.dump(out.made, file)
+        json.dump(out.digests, file)
 
 
 def finalize():

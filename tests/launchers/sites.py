@@ -61,7 +61,7 @@ class Site:
         errors = [path.read_text() for path in sorted(self.tmp.glob("told.*.error"))]
         return dataclasses.replace(done, text="\n".join([done.text, *errors]))
 
-    def told(self, size: int, *what: str, ranks: range | None = None, **variables: str) -> list[dict]:
+    def reports(self, size: int, *what: str, ranks: range | None = None, **variables: str) -> list[dict]:
         """Return each rank's digests, by rank."""
         done = self.run(size, *what, **variables)
         assert done.code == 0, done.text

@@ -30,30 +30,30 @@ def same(actual: list[dict], expected: list[dict]) -> None:
 
 
 def test_results_equal_horovods_links_bitwise(site):
-    same(site.told(2, "short", operations="gloo", **APART), site.told(2, "short", **APART))
+    same(site.reports(2, "short", operations="gloo", **APART), site.reports(2, "short", **APART))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
 def test_results_equal_horovods_links_bitwise_in_all_sizes(site, size):
-    same(site.told(size, operations="gloo", **APART), site.told(size, **APART))
+    same(site.reports(size, operations="gloo", **APART), site.reports(size, **APART))
 
 
 @pytest.mark.heavy
 def test_process_sets(site):
     what = "short", "sets"
-    same(site.told(4, *what, operations="gloo", **APART), site.told(4, *what, **APART))
+    same(site.reports(4, *what, operations="gloo", **APART), site.reports(4, *what, **APART))
 
 
 def test_ranks_of_one_host_keep_their_shared_memory(family):
-    same(family.told(2, "short", operations="gloo"), family.told(2, "short"))
+    same(family.reports(2, "short", operations="gloo"), family.reports(2, "short"))
 
 
 @pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.heavy)])
 def test_hosts_of_several_ranks(family, size):
     family.not_open_mpi_4("as a wheel has no PMIx library")
     what = "short", "hosts:2", "sets"
-    same(family.told(size, *what, operations="gloo"), family.told(size, *what))
+    same(family.reports(size, *what, operations="gloo"), family.reports(size, *what))
 
 
 def test_only_one_thread_calls_mpi(family):
@@ -93,7 +93,7 @@ def test_mpi_reduces_on_request(family):
 
 
 def test_shutdown_with_operations_under_way(family):
-    assert len(family.told(2, "short", "leave", **APART)) == 2
+    assert len(family.reports(2, "short", "leave", **APART)) == 2
 
 
 def test_a_rank_that_fails_ends_the_job(family):
@@ -104,12 +104,12 @@ def test_a_rank_that_fails_ends_the_job(family):
 
 def test_a_program_uses_mpi_too(family):
     programs.with_mpi4py(family.folder)  # its wheels lack the standard ABI
-    assert len(family.told(2, "short", "mpi4py", "again", **APART)) == 2
+    assert len(family.reports(2, "short", "mpi4py", "again", **APART)) == 2
 
 
 @pytest.mark.parametrize("when", ["early", "late"])
 def test_a_program_finalizes_mpi_itself(site, when):
-    assert len(site.told(2, "short", when, **APART)) == 2
+    assert len(site.reports(2, "short", when, **APART)) == 2
 
 
 @pytest.mark.parametrize("level", ["funneled", pytest.param("single", marks=pytest.mark.heavy)])

@@ -187,7 +187,7 @@ class Loiterers:
         self._count = count
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.made = 0
+        self.opened = 0
 
     def __enter__(self) -> Loiterers:
         self._thread.start()
@@ -200,7 +200,7 @@ class Loiterers:
 
     def _run(self) -> None:
         open_ones = [(listener, connect(listener)) for listener in self._listeners for _ in range(self._count)]
-        self.made += len(open_ones)
+        self.opened += len(open_ones)
         while not self._end.wait(0.1):
             for index, (listener, sock) in enumerate(open_ones):
                 try:
@@ -213,7 +213,7 @@ class Loiterers:
                 except OSError:
                     sock.close()
                     open_ones[index] = (listener, connect(listener))
-                    self.made += 1
+                    self.opened += 1
         for _, sock in open_ones:
             sock.close()
 

@@ -25,13 +25,13 @@ class Case:
 
     seed: int
     width: list[int] = field(default_factory=list)  # of each layer, inputs first
-    words: int = 0  # rows of an embedding; 0: no embedding
+    vocabulary: int = 0  # rows of an embedding; 0: no embedding
     unused: bool = False  # True if the model has a variable that the loss does not use
 
     def __post_init__(self) -> None:
         choose = random.Random(self.seed)
         self.width = [choose.randint(1, 9) for _ in range(choose.randint(2, 5))]
-        self.words = choose.choice([0, 3, 12])
+        self.vocabulary = choose.choice([0, 3, 12])
         self.unused = choose.random() < 0.5
         self.predivide = choose.choice([1.0, 1.0, 2.5])
         self.sparse_as_dense = choose.random() < 0.5
@@ -43,8 +43,8 @@ class Case:
         rng = np.random.default_rng(self.seed)
         shapes = [(f"w{i}", pair) for i, pair in enumerate(zip(self.width, self.width[1:], strict=False))]
         shapes += [(f"b{i}", (n,)) for i, n in enumerate(self.width[1:])]
-        if self.words:
-            shapes.append(("embedding", (self.words, self.width[0])))
+        if self.vocabulary:
+            shapes.append(("embedding", (self.vocabulary, self.width[0])))
         if self.unused:
             shapes.insert(1, ("unused", (3,)))
         return [(name, rng.normal(size=shape) / 2) for name, shape in shapes]
@@ -64,14 +64,14 @@ class Case:
         batch = {
             "x": rng.normal(size=(rows, self.width[0])),
             "y": rng.normal(size=(rows, self.width[-1])),
-            "ids": rng.integers(0, max(1, self.words), rows),
+            "ids": rng.integers(0, max(1, self.vocabulary), rows),
         }
         return {key: value[part] for key, value in batch.items()}
 
     def loss(self, variables: dict[str, Any], batch: dict[str, Any]) -> Any:
         """Return the mean loss over the rows."""
         hidden = batch["x"]
-        if self.words:
+        if self.vocabulary:
             hidden = hidden + tf.gather(variables["embedding"], batch["ids"])
         for i in range(len(self.width) - 1):
             hidden = tf.tanh(tf.matmul(hidden, variables[f"w{i}"]) + variables[f"b{i}"])

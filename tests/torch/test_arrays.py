@@ -123,7 +123,7 @@ def waits(monkeypatch):
     )
     for name, fake in vars(cuda).items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(torch, "as_tensor", lambda array, device=None: array.taken(device))
+    monkeypatch.setattr(torch, "as_tensor", lambda array, device=None: array.on_device(device))
     return noted
 
 
@@ -136,7 +136,7 @@ class OnGpu:
         address = self.tensor.data_ptr() if count else 0
         self.__cuda_array_interface__ = {"version": 3, "data": (address, False), "stream": stream}
 
-    def taken(self, device):
+    def on_device(self, device):
         copies = self.elsewhere == "old" or (self.elsewhere == "new" and device is not None)
         return self.tensor.clone() if copies else self.tensor
 

@@ -193,7 +193,7 @@ class Node:
         if cri.exists():
             run("rm", "-rf", "--one-file-system", str(cri))
         started = Process("containerd", self.inside("containerd", "-c", str(config)), self.home / "containerd.log")
-        wait_until(lambda: socket.exists() and self._answers(), 30, "containerd", started)
+        wait_until(lambda: socket.exists() and self._responds(), 30, "containerd", started)
         for old in self.ctr("containers", "ls", "-q").split():
             self.ctr("containers", "rm", old)
         for image in images:
@@ -202,7 +202,7 @@ class Node:
                 self.ctr("images", "import", str(image), seconds=IMPORT_SECONDS)
                 known.write_text(mark)
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
             self.ctr("version")
         except RuntimeError:

@@ -15,7 +15,7 @@ class Launcher:
 
     def __init__(self, deaf):
         self._deaf = deaf
-        self.told = []
+        self.reported = []
         self.all_told = threading.Event()
 
     def news(self, worker, after, timeout, beside):
@@ -26,7 +26,7 @@ class Launcher:
         if self._deaf:
             self._deaf -= 1
             raise StoreTimeout("no answer from the job's store", [])
-        self.told.append((worker, epoch, [*lost], blame))
+        self.reported.append((worker, epoch, [*lost], blame))
         self.all_told.set()
 
 

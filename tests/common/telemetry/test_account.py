@@ -40,7 +40,7 @@ def test_an_account_ends_with_its_job_without_leftovers(pool):
 
 class Engine:
     def __init__(self):
-        self.steps, self.end, self.made = [], None, 0
+        self.steps, self.end, self.submitted = [], None, 0
 
     def ended(self):
         return self.end
@@ -50,7 +50,7 @@ class Engine:
         return steps
 
     def steps_made(self):
-        return self.made
+        return self.submitted
 
 
 class FakeExporter:

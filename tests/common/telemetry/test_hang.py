@@ -18,7 +18,7 @@ class Bus:
     """A message bus on which ranks 0 to 2 answer and rank 3 does not."""
 
     def __init__(self):
-        self.handlers, self.topics, self.waiting, self.said = {}, {}, [], []
+        self.handlers, self.topics, self.waiting, self.sent = {}, {}, [], []
 
     def on(self, kind, handler):
         self.handlers[kind] = handler
@@ -33,13 +33,13 @@ class Bus:
         self.later(self.waiting[0], {"asked": True, "waiting": [WAITING]})
 
     def send(self, kind, to=-1, **what):
-        self.said.append((kind, to, what))
+        self.sent.append((kind, to, what))
         if kind == "look":
             reply = {"number": what["number"], "rank": what["rank"], "states": [STOPPED, STOPPED]}
             self.later(self.handlers["seen"], to, reply)
         return True
 
-    def asked(self, question):
+    def receive(self, question):
         number, full, _ = question.split(";")
         for rank in map(int, full.split(",")):
             if rank != 3:
@@ -60,7 +60,7 @@ class Engine:
 
     def leave_note(self, to, topic, body):
         assert (to, topic) == (-1, _core.TOPIC_EXPLAIN)
-        self.bus.asked(body.decode())
+        self.bus.receive(body.decode())
 
     def write_report(self, name, text):
         return f"/reports/{name}"
@@ -93,7 +93,7 @@ def test_a_neighbour_examines_an_unresponsive_rank_of_another_host():
     hangs = Hangs(bus, engine, job(0), FakeStackReporter, say)
     bus.waiting[0]({"asked": False, "waiting": [WAITING]})
     assert done.wait(20)
-    assert [(kind, to, what.get("pid")) for kind, to, what in bus.said] == [("explaining", -1, None), ("look", 2, 13)]
+    assert [(kind, to, what.get("pid")) for kind, to, what in bus.sent] == [("explaining", -1, None), ("look", 2, 13)]
     assert lines[0].startswith("why the job waits: rank 3 does not go on: its process is stopped (SIGSTOP or Ctrl-Z)")
     assert engine.where == "/reports/hang.txt"
     text = hangs.explain()

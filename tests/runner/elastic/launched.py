@@ -73,7 +73,7 @@ class ElasticJob:
     def shown(self) -> str:
         return "\n".join([*self.err, *[line for line in self.out if " step " not in line]])
 
-    def words(self, rank: str) -> list[list[str]]:
+    def lines(self, rank: str) -> list[list[str]]:
         """Return the lines of this rank so far, as words without the time."""
         start = f"[{rank}]<stdout>:"
         return [line.removeprefix(start).split()[1:] for line in self.out if line.startswith(start)]

@@ -29,7 +29,7 @@ def sentences(called):
     silent.wait(60)
     worlds = few, late, often, silent
     assert [world.end.success for world in worlds[:3]] == [False] * 3
-    sentences = [*(text for world in worlds for text in world.said), *(world.end.text for world in worlds[:3])]
+    sentences = [*(text for world in worlds for text in world.messages), *(world.end.text for world in worlds[:3])]
     return "\n".join([*sentences, *(kill.why for kill in of(silent, Kill))])
 
 

@@ -23,8 +23,8 @@ def test_ranks_execute_the_planned_faults(tmp_path):
             r"rank 2 on host localhost failed: exit code 1 \(horovod.common.faults.ChaosError: raise rank=2 step=500\)"
         )
         job.until(lambda: sum("3 ranks now" in line for line in job.err) == 2)
-        steps = len(job.words("0"))
-        job.until(lambda: len(job.words("0")) > steps + 20)
+        steps = len(job.lines("0"))
+        job.until(lambda: len(job.lines("0")) > steps + 20)
         stop.touch()
         assert job.end() == 0, job.shown()
         assert any("chaos: 3 events (1 kill, 1 stop, 1 raise), 2 detected, 2 recovered" in line for line in job.err)
@@ -44,4 +44,4 @@ def test_ranks_execute_the_planned_faults(tmp_path):
             "raise rank=2 step=500",
             "slow link=0-1 by=5ms (not done: ranks 0 and 1 are on one machine, with no network between them)",
         }
-        assert not any("chaos: kill" in line for line in job.words("2"))
+        assert not any("chaos: kill" in line for line in job.lines("2"))

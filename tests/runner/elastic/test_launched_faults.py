@@ -17,7 +17,7 @@ def trains(job: ElasticJob, size: int) -> int:
 
     def begun(rank: int) -> str:
         """Return the step with which the rank last began, if its job had that size and it took steps since."""
-        lines = job.words(str(rank))
+        lines = job.lines(str(rank))
         last = max((place for place, one in enumerate(lines) if one[0] == "begins"), default=len(lines))
         steps = sum(one[0] == "step" for one in lines[last:])
         return lines[last][1] if steps > 5 and lines[last][2:4] == [str(rank), str(size)] else ""
@@ -33,7 +33,7 @@ def trains(job: ElasticJob, size: int) -> int:
 def ends(job: ElasticJob, stop: Path, size: int) -> None:
     stop.touch()
     assert job.end() == 0, job.shown()
-    assert sum(lines == ["ends"] for rank in range(size) for lines in job.words(str(rank))) == size
+    assert sum(lines == ["ends"] for rank in range(size) for lines in job.lines(str(rank))) == size
 
 
 @pytest.mark.heavy
@@ -50,9 +50,9 @@ def test_a_killed_launcher_is_restarted(tmp_path):
     assert newest >= 20
     with elastic_job(tmp_path, "localhost:2", "-np", "2", "--min-np", "1", "--resume", *command) as job:
         assert trains(job, 2) == newest
-        assert ["resumes", str(newest)] in job.words("0")
+        assert ["resumes", str(newest)] in job.lines("0")
         for rank in ("0", "1"):
-            assert [lines for lines in job.words(rank) if lines[0] == "adapts"] == [["adapts", str(newest), "2"]]
+            assert [lines for lines in job.lines(rank) if lines[0] == "adapts"] == [["adapts", str(newest), "2"]]
         job.until(lambda: checkpoint.steps()[0] > newest)
         # A rank is lost then: the others have the state, so no rank reads the checkpoint again.
         job.kill("rank 0")

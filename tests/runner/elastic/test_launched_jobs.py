@@ -20,31 +20,31 @@ def test_a_killed_worker_is_replaced_by_others(tmp_path):
     stop, logs = tmp_path / "stop", tmp_path / "logs"
     flags = ("-np", "3", "--min-np", "2", "--max-np", "4", *COOLDOWN, "--output-filename", str(logs))
     with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
-        job.until(lambda: len(job.words("2")) > 5)
-        assert [line[0] for line in job.words("0")][:2] == ["begins", "step"]
+        job.until(lambda: len(job.lines("2")) > 5)
+        assert [line[0] for line in job.lines("0")][:2] == ["begins", "step"]
         job.kill("rank 1")
         job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; 2 ranks left")
         job.until_said("host localhost gets no new workers for 1 s")
         # The worker that was rank 2 is rank 1 now, and its lines have the new prefix.
-        job.until(lambda: ["begins"] + ["1", "2"] * 2 in [w[:1] + w[2:] for w in job.words("1")])
+        job.until(lambda: ["begins"] + ["1", "2"] * 2 in [w[:1] + w[2:] for w in job.lines("1")])
         # A new worker replaces it after the cooldown, with the state of the others.
         job.until_said("3 ranks now; new: rank 2 on host localhost")
-        job.until(lambda: [int(w[1]) > 3 and w[2:4] for w in job.words("2") if w[0] == "begins"][1:] == [["2", "3"]])
+        job.until(lambda: [int(w[1]) > 3 and w[2:4] for w in job.lines("2") if w[0] == "begins"][1:] == [["2", "3"]])
         # One more slot.
         job.hosts("localhost:4")
         job.until_said("4 ranks now; new: rank 3 on host localhost")
-        job.until(lambda: len(job.words("3")) > 3)
+        job.until(lambda: len(job.lines("3")) > 3)
         # One slot fewer: the worker without a slot leaves with one line.
         job.hosts("localhost:3")
         job.until_said("rank 3 ended: exit code 1")
-        steps = len(job.words("1"))
-        job.until(lambda: len(job.words("1")) > steps + 20)
+        steps = len(job.lines("1"))
+        job.until(lambda: len(job.lines("1")) > steps + 20)
         stop.touch()
         assert job.end() == 0, job.shown()
         line = "[3]<stderr>:horovod: rank 3 on host localhost leaves the job: its host has no slot for it any more"
         assert job.err.count(line) == 1
         assert sum("leaves" in each for each in job.err) == 1
-        assert sum(line == ["ends"] for rank in "012" for line in job.words(rank)) == 3
+        assert sum(line == ["ends"] for rank in "012" for line in job.lines(rank)) == 3
         assert "failed first" not in job.shown()
         assert "Traceback" not in job.shown()
     assert sorted(os.listdir(logs)) == ["rank.0", "rank.1", "rank.2", "worker.3", "worker.4"]
@@ -90,13 +90,13 @@ def test_an_interrupt_lets_ranks_finish(tmp_path):
 def test_a_worker_is_stopped_and_the_launcher_killed(tmp_path):
     flags = ("-np", "2", "--min-np", "1")
     with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
-        job.until(lambda: len(job.words("1")) > 3)
+        job.until(lambda: len(job.lines("1")) > 3)
         job.kill("rank 1", signal.SIGSTOP)
         job.until_said(
             r"rank 1 on host localhost failed: killed, since it has been stopped \(SIGSTOP\?\) for 10 s; 1 rank left$"
         )
         job.until_said("going on with 1 rank$")
-        job.until(lambda: ["0", "1"] in [w[2:4] for w in job.words("0") if w[0] == "begins"])
+        job.until(lambda: ["0", "1"] in [w[2:4] for w in job.lines("0") if w[0] == "begins"])
         job.job.process.kill()
         eventually(lambda: job.job.left() == [], 120, "nothing of the job is left")
 

@@ -27,7 +27,7 @@ def test_the_job_starts_when_np_slots_and_all_workers_are_ready():
     assert not of(world, Spawn), "two slots do not do"
     world.discover(a=2)
     world.discover(a=1)
-    assert world.said == ["waiting for slots: 2 of 4, on 1 host", "waiting for slots: 1 of 4, on 1 host"]
+    assert world.messages == ["waiting for slots: 2 of 4, on 1 host", "waiting for slots: 1 of 4, on 1 host"]
     world.discover(a=2, b=5)
     assert [action.host for action in of(world, Spawn)] == ["a", "a", "b", "b", "b", "b"], "max-np, not more"
     world.ready(0, 1, 2, 3)
@@ -58,7 +58,7 @@ def test_survivors_continue_after_a_rank_dies():
     assert world.membership.phase is Phase.FORMING
     world.form()
     assert world.running() == [0, 2, 3]
-    assert world.said == [
+    assert world.messages == [
         "rank 1 on host a failed: it ended; 3 ranks left",
         "host a gets no new workers",
         "going on with 3 ranks",
@@ -72,8 +72,8 @@ def test_mismatched_workers_are_dismissed_and_not_replaced():
     world.refuse(4, "it has horovod 1, the job 2")
     (dismiss,) = of(world, Dismiss)
     assert (dismiss.worker, dismiss.why) == (4, "it has horovod 1, the job 2")
-    assert "new worker 4 on host b failed: refused: it has horovod 1, the job 2" in world.said
-    assert "host b gets no new workers" in world.said
+    assert "new worker 4 on host b failed: refused: it has horovod 1, the job 2" in world.messages
+    assert "host b gets no new workers" in world.messages
     world.exit(4)
     world.discover(a=4, b=1)
     assert world.running() == [0, 1, 2, 3]
@@ -154,7 +154,7 @@ def test_epochs_start_after_killed_workers_are_gone():
     assert len(of(world, Form)) == 1
     world.wait(0.1)
     assert len(of(world, Form)) == 2
-    assert any("rank 3 on host b failed: it did not end after SIGKILL" in text for text in world.said)
+    assert any("rank 3 on host b failed: it did not end after SIGKILL" in text for text in world.messages)
     assert of(world, Abandon) == [Abandon(3)]
 
 
@@ -163,7 +163,7 @@ def test_below_the_minimum_workers_wait_and_then_end():
     world.lose("b")
     world.back(0, 1)
     assert world.membership.phase is Phase.GATHERING
-    assert world.said[-1] == (
+    assert world.messages[-1] == (
         "waiting for workers: 2 are there, 3 are needed to go on; without them the job ends in 50 s (--elastic-timeout)"
     )
     world.wait(40)
@@ -210,7 +210,7 @@ def test_a_host_is_removed_gracefully():
     world.exit(2)
     world.wait(LEAVING)
     assert 3 not in world.processes, "who does not leave is killed"
-    assert not any("failed" in text for text in world.said)
+    assert not any("failed" in text for text in world.messages)
     world.discover(a=2, b=2)
     assert len(of(world, Spawn)) == 6, "b is not barred"
 
@@ -251,21 +251,21 @@ def test_unchanged_members_are_not_reported_but_replaced_ones_are():
     world = started(World(cooldown=(1, 1)), a=4)
     world.back(0, 1, 2, 3, lost=(1,))
     world.form()
-    assert not world.said
+    assert not world.messages
     world.exit(3)
     world.back(0, 1, 2)
     world.form()
-    assert world.said[-1] == "going on with 3 ranks"
+    assert world.messages[-1] == "going on with 3 ranks"
     world.wait(3)
     world.ready()
     world.back(0, 1, 2)
     world.form()
-    assert world.said[-1] == "4 ranks now; new: rank 3 on host a"
+    assert world.messages[-1] == "4 ranks now; new: rank 3 on host a"
 
 
 def test_discovery_without_hosts_is_reported_and_removes_no_rank():
     world = started(World(), a=4)
     world.discover()
-    assert (world.running(), world.said) == ([0, 1, 2, 3], ["no host is found; what runs goes on"])
+    assert (world.running(), world.messages) == ([0, 1, 2, 3], ["no host is found; what runs goes on"])
     did = Membership(Limits(1, 1, None), Blacklist(None), 0.0).discovered({}, 0.0, by="./hosts.sh")
     assert next(action.text for action in did if isinstance(action, Show)) == "no host is found: ./hosts.sh names none"

@@ -80,7 +80,7 @@ def test_too_few_workers_left_with_barred_or_full_hosts(complete):
         assert world.end is None, "another host may come"
         return
     assert world.end is None, "its host may be lost as well, and make room for another"
-    assert not any("waiting for workers" in text for text in world.said), "for that time"
+    assert not any("waiting for workers" in text for text in world.messages), "for that time"
     world.wait(TORN_DOWN - 0.1)
     assert world.end is None
     world.wait(0.1)
@@ -123,11 +123,11 @@ def test_the_job_does_not_wait_for_a_worker_with_an_exception():
     world.back(0, 2, 3)
     world.form()
     assert world.running() == [0, 2, 3]
-    assert world.said == ["going on with 3 ranks"], "how it ends is not known yet"
+    assert world.messages == ["going on with 3 ranks"], "how it ends is not known yet"
     world.discover(a=5)
     assert len(of(world, Spawn)) == 4, "whether its host may have new ones, its end tells"
     world.exit(1)
-    assert world.said[1] == "rank 1 on host a failed: it ended; 3 ranks left"
+    assert world.messages[1] == "rank 1 on host a failed: it ended; 3 ranks left"
     assert world.running() == [0, 2, 3]
     # The job is over only after all workers have ended, so that their exit codes are known.
     for number in (0, 2, 3):
@@ -155,7 +155,7 @@ def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     assert not of(world, Kill)
     world.wait(1)
     assert of(world, Kill) == [Kill(4, "it has not called hvd.init() within 60 s (--elastic-timeout)")]
-    assert world.said[-2].startswith("new worker 4 on host a failed: killed, since it has not called hvd.init()")
+    assert world.messages[-2].startswith("new worker 4 on host a failed: killed, since it has not called hvd.init()")
     assert world.running() == [0, 1, 2, 3]
     # A worker that started late is the same worker.
     world = World(start=2, timeout=60)
@@ -173,7 +173,7 @@ def test_a_removed_host_that_vanishes_has_not_failed():
     world = started(World(least=1), a=2, b=2)
     world.discover(a=2)
     world.lose("b")
-    assert world.said == []
+    assert world.messages == []
     world.back(0, 1)
     world.form()
     world.discover(a=2, b=2)

@@ -93,7 +93,7 @@ class Members(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.over)
     @rule(one=some)
-    def heard(self, one):
+    def notices(self, one):
         if (number := self.pick(one, "works")) is not None:
             self.world.noticed_end(number)
 
@@ -179,7 +179,7 @@ class Members(RuleBasedStateMachine):
                 silent = tuple(n for n in world.working() if n not in able)
                 if able:
                     world.back(able[0], lost=silent)
-            notified = [n for n, p in world.processes.items() if p.state == "works" and p.told]
+            notified = [n for n, p in world.processes.items() if p.state == "works" and p.notified]
             for number in notified:
                 process = world.processes.get(number)
                 if self.over or process is None or process.state != "works" or process.stopped or process.immortal:

@@ -20,7 +20,7 @@ class Process:
     stopped: bool = False  # SIGSTOP
     immortal: bool = False  # SIGKILL does not end it
     dismissed: bool = False
-    told: bool = False  # informed that its epoch is over
+    notified: bool = False  # informed that its epoch is over
     holds: bool = False  # has the training state
 
 
@@ -44,7 +44,7 @@ class World:
         self.processes: dict[int, Process] = {}
         self.hosts: dict[str, int] = {}
         self.lost_hosts: set[str] = set()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.done: list[Action] = []
         self.end: End | None = None
         self.ranks: dict[int, int] = {}  # of the last epoch that ran, by worker
@@ -154,7 +154,7 @@ class World:
         elif isinstance(action, Break):
             assert action.epoch <= self.membership.epoch
             for process in self.processes.values():
-                process.told = process.told or process.epoch == action.epoch
+                process.notified = process.notified or process.epoch == action.epoch
         elif isinstance(action, Notify):
             assert self.membership.phase is Phase.RUNNING
         elif isinstance(action, Dismiss):
@@ -163,7 +163,7 @@ class World:
         elif isinstance(action, Kill):
             self.killed.append(action.worker)
         elif isinstance(action, Show):
-            self.said.append(action.text)
+            self.messages.append(action.text)
         elif isinstance(action, End):
             self.end = action
 
@@ -195,7 +195,7 @@ class World:
         for number, place in places.items():
             process = self.processes[number]
             assert process.host == place.hostname
-            process.state, process.epoch, process.place, process.told = "works", action.epoch, place, False
+            process.state, process.epoch, process.place, process.notified = "works", action.epoch, place, False
 
 
 def started(world: World, **hosts: int) -> World:

@@ -65,15 +65,15 @@ class Hosts:
     """The `agents` under test; `made`: connections in order of creation. All hosts are remote."""
 
     def __init__(self, monkeypatch, fanout=32):
-        self.made: list[Connection] = []
+        self.connections: list[Connection] = []
         monkeypatch.setattr(ssh, "ask_rules", lambda hosts: None)
         fleet = Fleet([], ssh.Remote(), fanout=fanout, silence=1000)
         fleet._reach = lambda agent: self
         self.fleet = fleet
         self.limit = 0
-        self._asked: list[str] = []
+        self._questions: list[str] = []
         self.agents = HostAgents(fleet, self, self, {}, 30.0, self)
-        self.taken: list[Report] = []
+        self.reports: list[Report] = []
 
     def turn(self):
         """Run one turn of the launcher's loop; return the events of hosts."""
@@ -84,19 +84,19 @@ class Hosts:
 
     def _take(self, agent, report):
         if not self.agents.take(agent, report):
-            self.taken.append(report)
+            self.reports.append(report)
 
     def begin(self, number: int, host: str) -> Connection:
         """Start a worker on a host without an agent; return the new agent's connection."""
         self.agents.start(number, host)
         assert self.turn() == []
-        return self.made[-1]
+        return self.connections[-1]
 
     # Reaching a host
 
     def open(self, host):
-        self.made.append(Connection())
-        return self.made[-1]
+        self.connections.append(Connection())
+        return self.connections[-1]
 
     def explain(self, host, status, output, greeting):
         return ssh.Failure("connection refused", "start sshd there", again=True)
@@ -104,10 +104,10 @@ class Hosts:
     # Which hosts are this machine
 
     def ask(self, host):
-        self._asked.append(host)
+        self._questions.append(host)
 
     def replies(self):
-        questions, self._asked = self._asked, []
+        questions, self._questions = self._questions, []
         return dict.fromkeys(questions, False)
 
     # Messages to agents

@@ -35,11 +35,11 @@ def test_a_host_removed_during_a_retry_comes_back(monkeypatch):
     hosts.agents.set_slots({"a": 1})
     assert hosts.turn() == [NeverStarted(7)]
     deadline = time.monotonic() + 20
-    while len(hosts.made) < 2:
+    while len(hosts.connections) < 2:
         assert time.monotonic() < deadline, "it is not tried again"
         time.sleep(0.02)
         hosts.turn()
-    again = hosts.made[-1]
+    again = hosts.connections[-1]
     again.hello()
     hosts.agents.set_slots({"b": 1})
     hosts.agents.start(9, "b")
@@ -48,7 +48,7 @@ def test_a_host_removed_during_a_retry_comes_back(monkeypatch):
     again.report(Finished())
     hosts.turn()
     hosts.turn()
-    last = hosts.made[-1]
+    last = hosts.connections[-1]
     assert last is not again
     last.hello()
     hosts.turn()

@@ -36,7 +36,7 @@ class Cluster:
         self.denied = set()
         self.address = "127.0.0.1"  # of the launcher's pod
         self.quota = False  # if set, pods of ranks cannot be created
-        self.asked = []  # (verb, resource, name, query)
+        self.requests = []  # (verb, resource, name, query)
         self.objects = {kind: {} for kind in KINDS}
         self.history = []  # (version, resource, type, object)
         self.changed = threading.Condition()

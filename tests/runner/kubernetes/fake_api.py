@@ -39,7 +39,7 @@ def handler(cluster):
         def log_message(self, *_):
             pass
 
-        def answer(self, code, body):
+        def reply(self, code, body):
             data = json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
@@ -54,14 +54,12 @@ def handler(cluster):
             at = words.index("namespaces")
             resource, name = words[at + 2], "/".join(words[at + 3 :])
             verb = {"get": "watch" if "watch" in query else "get" if name else "list"}.get(verb, verb)
-            cluster.asked.append((verb, resource, name, query))
+            cluster.requests.append((verb, resource, name, query))
             if self.headers.get("authorization") != f"Bearer {TOKEN}":
-                self.answer(*status(401, "Unauthorized", "Unauthorized"))
+                self.reply(*status(401, "Unauthorized", "Unauthorized"))
             elif (verb, resource) in cluster.denied:
                 text = f'{resource}.batch is forbidden: User "bob" cannot {verb} resource "{resource}"'
-                self.answer(
-                    *status(403, "Forbidden", f'{text} in API group "batch" in the namespace "{words[at + 1]}"')
-                )
+                self.reply(*status(403, "Forbidden", f'{text} in API group "batch" in the namespace "{words[at + 1]}"'))
             else:
                 return resource, name, query
             return None
@@ -75,7 +73,7 @@ def handler(cluster):
                 created = cluster.create(found[0], thing)
                 cluster.answering("create", found[0])
                 with contextlib.suppress(OSError):  # the client has disconnected
-                    self.answer(*created)
+                    self.reply(*created)
 
         def do_PATCH(self):
             change = self.body()
@@ -85,11 +83,11 @@ def handler(cluster):
                     thing["spec"].update(change["spec"])
                     cluster.put(found[0], thing)
                     cluster.control(thing)
-                self.answer(200, thing)
+                self.reply(200, thing)
 
         def do_DELETE(self):
             if found := self.parse("delete"):
-                self.answer(*cluster.delete(found[0], found[1]))
+                self.reply(*cluster.delete(found[0], found[1]))
 
         def do_GET(self):
             found = self.parse("get")
@@ -101,14 +99,14 @@ def handler(cluster):
             elif name:
                 thing = cluster.objects[resource].get(name)
                 missing = status(404, "NotFound", f'{resource} "{name}" not found')
-                self.answer(*(missing if thing is None else (200, thing)))
+                self.reply(*(missing if thing is None else (200, thing)))
             elif "watch" in query:
                 self.watch(resource, query)
             else:
                 with cluster.changed:
                     items = [each for each in cluster.objects[resource].values() if selected(each, query)]
                     text = {"items": copy.deepcopy(items), "metadata": {"resourceVersion": str(cluster.version)}}
-                self.answer(200, text)
+                self.reply(200, text)
 
         def stream(self, content):
             self.send_response(200)
@@ -142,7 +140,7 @@ def handler(cluster):
             process = cluster.processes.get(name)
             if process is None:
                 text = f'container "horovod" in pod "{name}" is waiting to start'
-                self.answer(*status(400, "BadRequest", text))
+                self.reply(*status(400, "BadRequest", text))
                 return
             self.stream("text/plain")
             since, rest, sent = query.get("sinceTime", ""), b"", 0

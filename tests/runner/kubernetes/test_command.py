@@ -83,7 +83,7 @@ def test_a_job_trains_and_leaves_nothing(cluster, capfd):
     assert "job train in namespace default: 4 ranks, 2 pods for them" in err
     assert nothing_left(cluster)
     assert secret
-    assert secret[0] not in str(cluster.asked)
+    assert secret[0] not in str(cluster.requests)
 
 
 @pytest.mark.heavy

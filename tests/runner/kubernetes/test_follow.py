@@ -13,11 +13,11 @@ class Answers:
     """`list` and `log` return the given results or raise the given errors; the last one repeats."""
 
     def __init__(self, *replies):
-        self.given = list(replies)
+        self.replies = list(replies)
         self.since = []
 
     def next(self):
-        found = self.given.pop(0) if len(self.given) > 1 else self.given[0]
+        found = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(found, Exception):
             raise found
         return found
@@ -76,7 +76,7 @@ def read(*replies):
     server, inbox, written, messages = Answers(*replies), queue.Queue(), [], []
     reader = LogReader(server, "l", inbox, written.append, messages.append)
     reader.start()
-    while len(server.given) > 1:
+    while len(server.replies) > 1:
         reader.join(0.01)
     reader.ended.set()
     reader.join(60)

@@ -21,10 +21,10 @@ class FakeIndex(http.server.BaseHTTPRequestHandler):
 
     page = ""
     ready = threading.Event()
-    asked = 0
+    requests = 0
 
     def do_GET(self):
-        type(self).asked += 1
+        type(self).requests += 1
         self.ready.wait(60)
         self.send_response(200 if self.path == "/torch/" else 404)
         self.end_headers()
@@ -91,4 +91,4 @@ def test_a_local_wheel_is_used_without_the_index(index, tmp_path, form):
     (tmp_path / wheel_name(VERSION)).touch()
     choice = probe.pytorch(VERSION, {"find-links": form.format(tmp_path)}, url)
     assert choice.arguments == (f"torch=={VERSION}+cpu",)
-    assert handler.asked == 0
+    assert handler.requests == 0
