@@ -56,18 +56,18 @@ def table(curves: dict[str, Curve], steps: int) -> str:
     head = ["compression", *(f"step {m}" for m in marks), "held-out", "bytes a step", "share", "ranks equal"]
     rows = [head, ["---"] * len(head)]
     base = next(iter(curves.values())).bytes_sent
-    for way, c in curves.items():
+    for method, c in curves.items():
         losses = [f"{c.losses[m]:.4f}" for m in marks]
         share = f"{c.bytes_sent / base:.3f}"
         each = f"{c.bytes_sent / steps:,.0f}"
-        rows.append([way, *losses, f"{c.held_out:.4f}", each, share, "yes" if c.identical else "NO"])
+        rows.append([method, *losses, f"{c.held_out:.4f}", each, share, "yes" if c.identical else "NO"])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def run(way: str, args: argparse.Namespace) -> Curve:
+def run(method: str, args: argparse.Namespace) -> Curve:
     """Run a job. Raise a subprocess error if it fails or takes longer than ``--timeout`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--steps", args.steps, "--log-every", args.every, "--compression", way, "--no-progress"]
+        flags = ["--steps", args.steps, "--log-every", args.every, "--compression", method, "--no-progress"]
         launcher = [sys.executable, "-m", "horovod.runner", "-np", args.np]
         command = [*launcher, sys.executable, HERE, "--worker", *flags, *args.rest]
         done = subprocess.run(
@@ -81,7 +81,7 @@ def run(way: str, args: argparse.Namespace) -> Curve:
             timeout=args.timeout,
         )
     if done.returncode != 0:
-        raise subprocess.SubprocessError(f"{way}: exit code {done.returncode}\n{done.stdout[-3000:]}")
+        raise subprocess.SubprocessError(f"{method}: exit code {done.returncode}\n{done.stdout[-3000:]}")
     return parse(done.stdout)
 
 
@@ -105,12 +105,12 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for a run (default %(default)s)")
     parser.add_argument("rest", nargs="*", help="further flags of the example, after --")
     args = parser.parse_args()
-    ways = args.ways.split(",")
-    if unknown := [way for way in ways if way not in WAYS]:
+    methods = args.ways.split(",")
+    if unknown := [method for method in methods if method not in WAYS]:
         parser.error(f"--ways must be of {', '.join(WAYS)}, got {', '.join(unknown)}")
     curves = {}
-    for way in ways:
-        curves[way] = run(way, args)
+    for method in methods:
+        curves[method] = run(method, args)
         print(table(curves, args.steps) + "\n", flush=True)
 
 

@@ -71,14 +71,14 @@ def busy(role: Figures) -> float:
     return float(role["engine_us"] + role["program_us"])
 
 
-def of_root(case: Figures, way: str) -> float:
+def of_root(case: Figures, method: str) -> float:
     """Return how many messages or bytes rank 0 sends or receives per step, including readiness votes.
 
     ``way`` is "sent", "received", "sent_bytes" or "received_bytes". Votes have the same cost on all ranks; see
     engine/schedule_sync.h.
     """
-    votes = case["vote_bytes"] if way.endswith("bytes") else case["votes"]
-    return float(case["rank0"][way] + votes / case["ranks"])
+    votes = case["vote_bytes"] if method.endswith("bytes") else case["votes"]
+    return float(case["rank0"][method] + votes / case["ranks"])
 
 
 def table(cases: Iterable[Figures]) -> list[str]:

@@ -64,62 +64,62 @@ class Kills:
 # -- one of 4 ranks is killed ------------------------------------------------------------------------------------------
 
 
-def kill_horovod(folder: Folder, count: int, drawn: random.Random, kills: Kills) -> None:
+def kill_horovod(folder: Folder, count: int, rng: random.Random, kills: Kills) -> None:
     """Kill workers in several jobs, with only a few kills per job.
 
     Each wait rereads the workers' entire event files, so more kills in one job would take too long.
     """
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):
-        where = folder("ours")
-        job = jobs.horovodrun(where, jobs.worker("horovod", where), f"localhost:{RANKS}", flags)
+        path = folder("ours")
+        job = jobs.horovodrun(path, jobs.worker("horovod", path), f"localhost:{RANKS}", flags)
         try:
             for _ in range(min(KILLS_A_JOB, count - first)):
-                kill_one(job, kills, drawn)
+                kill_one(job, kills, rng)
         finally:
             job.close()
 
 
-def kill_torchrun(folder: Folder, count: int, drawn: random.Random, kills: Kills) -> None:
-    where = folder("torchrun")
-    job = jobs.torchrun(where, RANKS, count + 1)
+def kill_torchrun(folder: Folder, count: int, rng: random.Random, kills: Kills) -> None:
+    path = folder("torchrun")
+    job = jobs.torchrun(path, RANKS, count + 1)
     try:
         for _ in range(count):
-            there = job.until_train(RANKS)
-            at = strike(drawn.choice(sorted(there)), drawn)
-            new = job.until_train(RANKS, 1, but=there)
+            workers = job.until_train(RANKS)
+            at = strike(rng.choice(sorted(workers)), rng)
+            new = job.until_train(RANKS, 1, but=workers)
             note(kills, job.lines(), set(new), at)
     finally:
         job.close()
 
 
-def kill_one(job: jobs.Job, kills: Kills, drawn: random.Random) -> None:
+def kill_one(job: jobs.Job, kills: Kills, rng: random.Random) -> None:
     """Kill a worker, and wait until the others continue and a new worker has joined."""
-    there = job.until_train(RANKS)
-    victim = drawn.choice(sorted(there))
-    rest = set(there) - {victim}
-    at = strike(victim, drawn)
+    workers = job.until_train(RANKS)
+    victim = rng.choice(sorted(workers))
+    rest = set(workers) - {victim}
+    at = strike(victim, rng)
     note(kills, job.until(lambda lines: recovery(lines, rest, at) is not None, "going on"), rest, at)
     lines = job.until(lambda lines: pause(lines, rest, at, RANKS) is not None, "a newcomer")
     kills.pauses.append(pause(lines, rest, at, RANKS) or 0.0)
 
 
-def strike(victim: int, drawn: random.Random) -> float:
+def strike(victim: int, rng: random.Random) -> float:
     # Kill at a random moment within a step.
-    time.sleep(drawn.uniform(0.0, 0.05))
+    time.sleep(rng.uniform(0.0, 0.05))
     at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     return at
 
 
-def note(kills: Kills, lines: list[Line], who: set[int], at: float) -> None:
-    kills.recoveries.append(recovery(lines, who, at) or 0.0)
-    kills.lost.append(lost(lines, who, at))
+def note(kills: Kills, lines: list[Line], killed: set[int], at: float) -> None:
+    kills.recoveries.append(recovery(lines, killed, at) or 0.0)
+    kills.lost.append(lost(lines, killed, at))
 
 
 def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
     found = {}
-    drawn = random.Random(options.seed)
+    rng = random.Random(options.seed)
     for name, measure, count in (
         ("horovod", kill_horovod, options.kills),
         ("torchrun", kill_torchrun, options.peer_kills),
@@ -127,7 +127,7 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
         if count:
             found[name] = Kills()
             try:
-                measure(folder, count, drawn, found[name])
+                measure(folder, count, rng, found[name])
             except SystemExit as error:
                 # Report the failure, but keep the results obtained so far.
                 found[name].failed = True
@@ -149,14 +149,14 @@ def join(folder: Folder, options: argparse.Namespace) -> list[str]:
     """Measure how long a rank pauses when a second rank joins from another simulated host, with TCP between the two."""
     pauses = {}
     for extra in (4, options.state):
-        where = folder("join")
-        program = jobs.worker("horovod", where, "--extra", str(extra))
-        job = jobs.horovodrun(where, program, "127.0.0.1:1", ["-np", "1", "--min-np", "1", "--max-np", "2"])
+        path = folder("join")
+        program = jobs.worker("horovod", path, "--extra", str(extra))
+        job = jobs.horovodrun(path, program, "127.0.0.1:1", ["-np", "1", "--min-np", "1", "--max-np", "2"])
         try:
-            there, since = job.until_train(1), time.monotonic()
-            jobs.hosts(where, "127.0.0.1:1\n127.0.0.2:1")
-            lines = job.until(lambda lines: pause(lines, there, since, 2) is not None, "a newcomer")  # noqa: B023
-            pauses[extra] = pause(lines, there, since, 2) or 0.0
+            workers, since = job.until_train(1), time.monotonic()
+            jobs.hosts(path, "127.0.0.1:1\n127.0.0.2:1")
+            lines = job.until(lambda lines: pause(lines, workers, since, 2) is not None, "a newcomer")  # noqa: B023
+            pauses[extra] = pause(lines, workers, since, 2) or 0.0
         finally:
             job.close()
     small, large = pauses[4], pauses[options.state]
@@ -168,14 +168,14 @@ def join(folder: Folder, options: argparse.Namespace) -> list[str]:
 def many(folder: Folder, options: argparse.Namespace) -> list[str]:
     found = []
     for _ in range(options.repeats):
-        where, count = folder("many"), options.workers
+        path, count = folder("many"), options.workers
         flags = ["-np", str(count), "--min-np", "2", "--max-np", str(count), "--start-timeout", "300"]
-        command = jobs.worker("bare", where, "--pause", "0.2")
-        job = jobs.horovodrun(where, command, f"localhost:{count}", flags)
+        command = jobs.worker("bare", path, "--pause", "0.2")
+        job = jobs.horovodrun(path, command, f"localhost:{count}", flags)
         try:
-            there = job.until_train(count, 3)
-            rest = set(list(there)[1:])
-            at = strike(next(iter(there)), random.Random(options.seed))
+            workers = job.until_train(count, 3)
+            rest = set(list(workers)[1:])
+            at = strike(next(iter(workers)), random.Random(options.seed))
             lines = job.until(lambda lines: recovery(lines, rest, at) is not None, "going on")  # noqa: B023
             found.append(recovery(lines, rest, at) or 0.0)
         finally:

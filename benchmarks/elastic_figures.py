@@ -29,8 +29,8 @@ def parse(pid: int, text: str) -> list[Line]:
     """Parse the events of one worker, ignoring a last line left incomplete by a kill."""
     found = []
     for line in text.split("\n")[:-1]:
-        at, what, *fields = line.split()
-        found.append(Line(float(at), pid, what, tuple(fields)))
+        at, kind, *fields = line.split()
+        found.append(Line(float(at), pid, kind, tuple(fields)))
     return found
 
 
@@ -44,11 +44,11 @@ def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[i
 
 def first_step_after(lines: Iterable[Line], pid: int, since: float, size: int | None = None) -> Line | None:
     """Return the first step that a worker completed after it restarted later than `since`, in a job of `size` ranks."""
-    begun = False
+    started = False
     for line in sorted((line for line in lines if line.pid == pid and line.at > since), key=lambda line: line.at):
         if line.what == "begins":
-            begun = size is None or line.number(2) == size
-        elif line.what == "step" and begun:
+            started = size is None or line.number(2) == size
+        elif line.what == "step" and started:
             return line
     return None
 
@@ -102,5 +102,5 @@ def spread(values: Sequence[float]) -> str:
     return f"p50 {seconds(quantile(values, 0.5))}, p99 {seconds(quantile(values, 0.99))}, max {seconds(max(values))}"
 
 
-def row(what: str, figure: str) -> str:
-    return f"| {what} | {figure} |"
+def row(kind: str, figure: str) -> str:
+    return f"| {kind} | {figure} |"

@@ -93,7 +93,7 @@ class Job:
 
         Workers whose process id is in `but` are ignored.
         """
-        there: dict[int, int] = {}
+        workers: dict[int, int] = {}
 
         def trains(lines: list[Line]) -> bool:
             living = self.processes() - set(but)
@@ -102,12 +102,12 @@ class Job:
                 began = max(line.at for line in lines if line.pid == pid and line.what == "begins")
                 if sum(line.pid == pid and line.what == "step" and line.at > began for line in lines) < steps:
                     return False
-            there.clear()
-            there.update(of_size)
+            workers.clear()
+            workers.update(of_size)
             return len(of_size) == size
 
         self.until(trains, f"{size} ranks that train")
-        return there
+        return workers
 
     def close(self) -> set[int]:
         """Terminate the command, kill any remaining processes, and return the ids of the killed processes."""

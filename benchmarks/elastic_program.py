@@ -47,8 +47,8 @@ def loss_of(model: Any, step: int, rank: int) -> Any:
     """Return the loss for random data that depend only on the step and the rank."""
     import torch
 
-    drawn = torch.Generator().manual_seed(1000 * step + rank)
-    data, labels = torch.randn(32, 64, generator=drawn), torch.randint(0, 10, (32,), generator=drawn)
+    rng = torch.Generator().manual_seed(1000 * step + rank)
+    data, labels = torch.randn(32, 64, generator=rng), torch.randint(0, 10, (32,), generator=rng)
     return torch.nn.functional.cross_entropy(model(data), labels)
 
 

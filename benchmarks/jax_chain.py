@@ -56,14 +56,14 @@ def measure(
     return figures
 
 
-def with_horovod(*how: Any) -> tuple[int, dict[str, float]]:
+def with_horovod(*arguments: Any) -> tuple[int, dict[str, float]]:
     import horovod.jax as hvd
 
     hvd.init()
-    return hvd.rank(), measure(lambda x: hvd.allreduce(x, name="chain", op=hvd.Sum), hvd.barrier, *how)
+    return hvd.rank(), measure(lambda x: hvd.allreduce(x, name="chain", op=hvd.Sum), hvd.barrier, *arguments)
 
 
-def peers(*how: Any) -> tuple[int, dict[str, float]]:
+def peers(*arguments: Any) -> tuple[int, dict[str, float]]:
     import mpi4jax
     from mpi4py import MPI
 
@@ -72,14 +72,14 @@ def peers(*how: Any) -> tuple[int, dict[str, float]]:
         # Drop the token that older versions of mpi4jax return together with the result.
         return result[0] if isinstance(result, tuple | list) else result
 
-    return MPI.COMM_WORLD.Get_rank(), measure(allreduce, MPI.COMM_WORLD.Barrier, *how)
+    return MPI.COMM_WORLD.Get_rank(), measure(allreduce, MPI.COMM_WORLD.Barrier, *arguments)
 
 
-def launch(who: str, args: argparse.Namespace, folder: Path) -> dict[str, float]:
+def launch(name: str, args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Run one round, and return the results of the slowest rank."""
-    program = [str(Path(__file__).resolve()), "--as", who, "--seconds", str(args.seconds), "--to", str(folder)]
+    program = [str(Path(__file__).resolve()), "--as", name, "--seconds", str(args.seconds), "--to", str(folder)]
     program += ["--chains", *map(str, args.chains)]
-    if who == "ours":
+    if name == "ours":
         command = [sys.executable, "-m", "horovod.runner", "-np", str(args.ranks), sys.executable, *program]
     else:
         mpirun = str(Path(args.peer_python).parent / "mpirun")
@@ -87,7 +87,7 @@ def launch(who: str, args: argparse.Namespace, folder: Path) -> dict[str, float]
         command = [mpirun, *options, "-n", str(args.ranks), args.peer_python, *program]
     threads = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     subprocess.run(command, env={**os.environ, **threads}, check=True, stdout=subprocess.DEVNULL, timeout=600)
-    ranks = [json.loads(path.read_text()) for path in folder.glob(f"{who}.*.json")]
+    ranks = [json.loads(path.read_text()) for path in folder.glob(f"{name}.*.json")]
     return {name: max(rank[name] for rank in ranks) for name in ranks[0]}
 
 
@@ -107,17 +107,17 @@ def main() -> None:
         return
     import tempfile
 
-    whom = ["ours", "mpi4jax"] if args.peer_python else ["ours"]
-    rounds: dict[str, list[dict[str, float]]] = {who: [] for who in whom}
+    names = ["ours", "mpi4jax"] if args.peer_python else ["ours"]
+    rounds: dict[str, list[dict[str, float]]] = {column: [] for column in names}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
-            for who in whom:
-                rounds[who].append(launch(who, args, Path(folder)))
-    print(f"| {args.ranks} ranks, ms a program | {' | '.join(whom)} |{' times faster |' if len(whom) > 1 else ''}")
-    print(f"|---|{'---|' * (len(whom) + (len(whom) > 1))}")
+            for column in names:
+                rounds[column].append(launch(column, args, Path(folder)))
+    print(f"| {args.ranks} ranks, ms a program | {' | '.join(names)} |{' times faster |' if len(names) > 1 else ''}")
+    print(f"|---|{'---|' * (len(names) + (len(names) > 1))}")
     for name in rounds["ours"][0]:
-        medians = [statistics.median(one[name] for one in rounds[who]) * 1e3 for who in whom]
-        ratio = f" {medians[1] / medians[0]:.1f} |" if len(whom) > 1 else ""
+        medians = [statistics.median(one[name] for one in rounds[column]) * 1e3 for column in names]
+        ratio = f" {medians[1] / medians[0]:.1f} |" if len(names) > 1 else ""
         print(f"| {name} | {' | '.join(f'{value:.3f}' for value in medians)} |{ratio}")
 
 

@@ -148,9 +148,9 @@ def growth(args: argparse.Namespace) -> None:
     row(["optimizer", "constant", f"rate falls by {FACTOR}, twice", f"batch grows by {FACTOR}, twice", "steps"])
     row(["---"] * 5)
     for name in args.optimizers.split(","):
-        rate, ways = max(RATES[name]), ("", "rate", "batch")
-        steps = (str(accuracy(name, rate, 1, False, 1, args.samples, way)[1]) for way in ways)
-        row([name, *(cell(accuracies(args, name, rate, 1, False, drops=way)) for way in ways), ", ".join(steps)])
+        rate, modes = max(RATES[name]), ("", "rate", "batch")
+        steps = (str(accuracy(name, rate, 1, False, 1, args.samples, mode)[1]) for mode in modes)
+        row([name, *(cell(accuracies(args, name, rate, 1, False, drops=mode)) for mode in modes), ", ".join(steps)])
 
 
 def momentum(args: argparse.Namespace) -> None:

@@ -110,16 +110,16 @@ def work(column: str, options: argparse.Namespace) -> None:
             call = call_of(column, array)
             for _ in range(WARM if size < 1 << 20 else 0):
                 call()
-            begun = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(LEAST):
                 call()
-            each = (time.perf_counter() - begun) / LEAST
+            each = (time.perf_counter() - start) / LEAST
             count = agreed(column, max(LEAST, min(MOST, int(options.seconds / each))))
             samples = times.setdefault(f"{dtype} {size_label(size)}", [])
             for _ in range(count):
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 call()
-                samples.append(time.perf_counter() - begun)
+                samples.append(time.perf_counter() - start)
     if rank == 0:
         print("TIMES " + json.dumps(times), flush=True)
     if column != BARE:

@@ -49,7 +49,7 @@ def allreduce() -> float:
 
 
 def by_ray(workers: int) -> float:
-    begun = time.monotonic()
+    start = time.monotonic()
     group = placement_group([{"CPU": 1}] * workers, strategy="PACK")
     ray.get(group.ready())
     actors = [
@@ -59,7 +59,7 @@ def by_ray(workers: int) -> float:
         for number in range(workers)
     ]
     ray.get([actor.call.remote() for actor in actors])
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start
     for actor in actors:
         ray.kill(actor)
     remove_placement_group(group)
@@ -68,10 +68,10 @@ def by_ray(workers: int) -> float:
 
 def by_horovod(workers: int) -> float:
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=120), num_workers=workers)
-    begun = time.monotonic()
+    start = time.monotonic()
     executor.start()
     results = executor.run(allreduce)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start
     executor.shutdown()
     assert results == [float(workers)] * workers
     return seconds

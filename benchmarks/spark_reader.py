@@ -107,8 +107,8 @@ def horovod_batches(folder: str, rank: int, ranks: int) -> Iterator[Any]:
         yield from islice(module.train_batches(), table.steps(ranks, BATCH))
 
 
-def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, results: Any) -> None:
-    batches = plain(folder, rank, ranks) if way == "pyarrow" else horovod_batches(f"{folder}/{way}", rank, ranks)
+def rank_reads(kind: str, folder: str, rank: int, ranks: int, barrier: Any, results: Any) -> None:
+    batches = plain(folder, rank, ranks) if kind == "pyarrow" else horovod_batches(f"{folder}/{kind}", rank, ranks)
     total = 0.0
     size = 0
     # Warm up by importing modules and reading the files' footers.
@@ -130,12 +130,12 @@ def peak_megabytes() -> float:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 
-def measure(way: str, folder: str, ranks: int) -> tuple[float, float, float]:
+def measure(kind: str, folder: str, ranks: int) -> tuple[float, float, float]:
     """Return the total throughput in MB/s, the CPU seconds per GB, and the largest peak memory of any rank in MB."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(ranks), context.Queue()
     workers = [
-        context.Process(target=rank_reads, args=(way, folder, rank, ranks, barrier, results)) for rank in range(ranks)
+        context.Process(target=rank_reads, args=(kind, folder, rank, ranks, barrier, results)) for rank in range(ranks)
     ]
     for worker in workers:
         worker.start()
@@ -156,17 +156,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="horovod-reader-") as folder:
         rows = write(folder, args.megabytes)
         print(f"{rows} rows, {rows * WIDTH * 4 / 1e6:.0f} MB of arrays, {args.ranks} ranks, batches of {BATCH} rows")
-        found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
+        found: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in WAYS}
         for _ in range(args.repeats):
-            for way in WAYS:
-                found[way].append(measure(way, folder, args.ranks))
+            for kind in WAYS:
+                found[kind].append(measure(kind, folder, args.ranks))
     base = statistics.median(speed for speed, *_ in found["pyarrow"])
     print(f"{'':10}{'MB/s, median':>14}{'least':>8}{'most':>8}{'of pyarrow':>12}{'CPU s/GB':>10}{'memory, MB':>12}")
-    for way, all_ in found.items():
+    for kind, all_ in found.items():
         speeds, cpu, memory = zip(*all_, strict=True)
         middle = statistics.median(speeds)
         print(
-            f"{way:10}{middle:14.0f}{min(speeds):8.0f}{max(speeds):8.0f}{middle / base:12.0%}"
+            f"{kind:10}{middle:14.0f}{min(speeds):8.0f}{max(speeds):8.0f}{middle / base:12.0%}"
             f"{statistics.median(cpu):10.2f}{max(memory):12.0f}"
         )
 

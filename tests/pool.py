@@ -134,9 +134,9 @@ class Worker:
             return cloudpickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
             code = self.process.wait(60)
-            how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+            cause = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
             raise WorkerDied(
-                f"worker {self.number} (pid {self.process.pid}) ended with {how}\n{self.log_tail()}"
+                f"worker {self.number} (pid {self.process.pid}) ended with {cause}\n{self.log_tail()}"
             ) from None
 
     def dump_stacks(self) -> None:
@@ -288,8 +288,8 @@ class Fleet:
         for worker in stuck.values():
             worker.dump_stacks()
             doing = describe(worker.process.pid, native=timeout >= 60)
-            what = f"worker {worker.number} did not answer within {timeout:g} s and was killed"
-            texts.append(f"{what}\n{worker.log_tail()}\n{doing}")
+            reason = f"worker {worker.number} did not answer within {timeout:g} s and was killed"
+            texts.append(f"{reason}\n{worker.log_tail()}\n{doing}")
         for index, worker in stuck.items():
             worker.end()
             results[index] = Failure(WorkerDied("\n".join(texts)), "")

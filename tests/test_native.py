@@ -81,8 +81,8 @@ def imported(folder: Path, program: str = "from horovod import _core") -> str:
     # Without site, because an editable installation would find its own extension.
     path = [str(folder), *{sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}]
     command = [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {path}\n{program}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
-    return (ended.stdout + ended.stderr).strip().splitlines()[-1]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
+    return (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
 @pytest.mark.heavy

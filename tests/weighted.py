@@ -37,13 +37,13 @@ def check(hvd, make, add_set=None, halves=("float16",), traced=None):
     for options in ({}, {"compression": hvd.Compression.fp16}):
         result = reduce(make(large, "float16"), 10**6 * (1 + rank), **options)
         np.testing.assert_allclose(result, np.full(3, 2e4), rtol=2e-3)
-    nothing = make(np.full(3, np.nan if rank == 0 else 2.0), "float32")
-    np.testing.assert_array_equal(reduce(nothing, rank), np.full(3, 2.0))  # NaN with weight 0 does not count
-    np.testing.assert_array_equal(reduce(nothing, 0), np.zeros(3))
+    empty = make(np.full(3, np.nan if rank == 0 else 2.0), "float32")
+    np.testing.assert_array_equal(reduce(empty, rank), np.full(3, 2.0))  # NaN with weight 0 does not count
+    np.testing.assert_array_equal(reduce(empty, 0), np.zeros(3))
     if add_set is not None:
         alone = add_set([1])
         if rank == 1:
-            np.testing.assert_allclose(reduce(nothing, 4, process_set=alone), np.full(3, 2.0))
+            np.testing.assert_allclose(reduce(empty, 4, process_set=alone), np.full(3, 2.0))
         hvd.remove_process_set(alone)
     if traced is not None:
         step = traced(lambda x, n: hvd.allreduce(x, weight=n, name="traced"))
@@ -52,11 +52,11 @@ def check(hvd, make, add_set=None, halves=("float16",), traced=None):
             np.testing.assert_allclose(result, mean(numbers), rtol=1e-6)
     for op in (hvd.Sum, hvd.Adasum if hasattr(hvd, "Adasum") else hvd.Max):
         with pytest.raises(ValueError, match="weight requires op=Average, got op="):
-            hvd.allreduce(nothing, op=op, weight=1)
+            hvd.allreduce(empty, op=op, weight=1)
     for wrong in (-1, np.nan, "many"):
         with pytest.raises(ValueError, match="weight must be a"):
-            hvd.allreduce(nothing, weight=wrong)
+            hvd.allreduce(empty, weight=wrong)
     with pytest.raises(ValueError, match=r"must be 1.0 with weight, got \(2.0, 1.0\)"):
-        hvd.allreduce(nothing, weight=1, prescale_factor=2.0)
+        hvd.allreduce(empty, weight=1, prescale_factor=2.0)
     with pytest.raises(ValueError, match="floating-point"):
         hvd.allreduce(make(np.ones(2), "int32"), weight=1)

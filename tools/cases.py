@@ -128,7 +128,7 @@ def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> O
         end_session(process)
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
-    return Outcome(name, command, judge(code, lines), code, round(seconds, 1), telling(lines))
+    return Outcome(name, command, judge(code, lines), code, round(seconds, 1), key_lines(lines))
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
@@ -162,7 +162,7 @@ def judge(code: int | None, lines: list[str]) -> str:
     return "ok" if code == 0 else "error"
 
 
-def telling(lines: list[str], most: int = 12) -> list[str]:
+def key_lines(lines: list[str], most: int = 12) -> list[str]:
     """Return up to ``most`` output lines that contain FAILS or, if there are none, the last lines of the output."""
     chosen = [line for line in lines if re.search(r"\bFAILS\b", line)] or [line for line in lines if line.strip()]
     return [line[:400] for line in chosen[-most:]]

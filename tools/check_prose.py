@@ -106,16 +106,16 @@ def main(arguments: list[str]) -> int:
     roots = [argument for argument in arguments if argument != "--list"]
     places = found(Path(roots[0]) if roots else Path(__file__).resolve().parents[1])
     if "--list" in arguments:
-        print(*(f"{name}: {place}" for name, where in places.items() for place in where), sep="\n")
+        print(*(f"{name}: {place}" for name, paths in places.items() for place in paths), sep="\n")
         return 0
     wrong = 0
-    for name, where in places.items():
+    for name, paths in places.items():
         rule = RULES[name]
-        if len(where) > rule.budget:
-            print(f"{name}: at most {rule.budget} places allowed, got {len(where)}; write {rule.instead} (--list)")
-        elif len(where) < rule.budget:
-            print(f"{name}: {len(where)} places are left; lower its budget of {rule.budget} in tools/check_prose.py")
-        wrong += len(where) > rule.budget
+        if len(paths) > rule.budget:
+            print(f"{name}: at most {rule.budget} places allowed, got {len(paths)}; write {rule.instead} (--list)")
+        elif len(paths) < rule.budget:
+            print(f"{name}: {len(paths)} places are left; lower its budget of {rule.budget} in tools/check_prose.py")
+        wrong += len(paths) > rule.budget
     return int(wrong > 0)
 
 

@@ -63,7 +63,7 @@ def part_copies(path: str, megabytes: int) -> dict[str, Any]:
     """Measure copy rates in GB/s, counting each copied byte once."""
     cuda = Cuda(path)
     size = megabytes << 20
-    there, other = cuda.allocate(size), cuda.allocate(size)
+    remote, other = cuda.allocate(size), cuda.allocate(size)
     one, two = cuda.stream(), cuda.stream()
     pinned, second = cuda.pinned(size), cuda.pinned(size)
     pageable = ctypes.create_string_buffer(size)
@@ -79,20 +79,20 @@ def part_copies(path: str, megabytes: int) -> dict[str, Any]:
         return round(best, 2)
 
     found = {
-        "device to host, pinned": rate(lambda: cuda.down(pinned, there, size, one)),
-        "host to device, pinned": rate(lambda: cuda.up(there, pinned, size, one)),
+        "device to host, pinned": rate(lambda: cuda.down(pinned, remote, size, one)),
+        "host to device, pinned": rate(lambda: cuda.up(remote, pinned, size, one)),
         "both at once, each": rate(
-            lambda: cuda.down(pinned, there, size, one), lambda: cuda.up(other, second, size, two)
+            lambda: cuda.down(pinned, remote, size, one), lambda: cuda.up(other, second, size, two)
         ),
-        "device to host, pageable": rate(lambda: cuda.down(pageable, there, size, one), times=2),
-        "device to device": rate(lambda: cuda.call("cuMemcpyDtoDAsync_v2", other, there, ctypes.c_size_t(size), one)),
+        "device to host, pageable": rate(lambda: cuda.down(pageable, remote, size, one), times=2),
+        "device to device": rate(lambda: cuda.call("cuMemcpyDtoDAsync_v2", other, remote, ctypes.c_size_t(size), one)),
     }
     piece = 4 << 20
 
     def in_pieces() -> None:
         for begin in range(0, size, piece):
             host = ctypes.c_void_p((pinned.value or 0) + begin)
-            cuda.down(host, ctypes.c_uint64(there.value + begin), min(piece, size - begin), one)
+            cuda.down(host, ctypes.c_uint64(remote.value + begin), min(piece, size - begin), one)
 
     found["device to host, pinned, in pieces of 4 MiB"] = rate(in_pieces)
     return found
@@ -103,7 +103,7 @@ def part_calls(path: str, megabytes: int) -> dict[str, Any]:
     cuda = Cuda(path)
     one, two, event, version = cuda.stream(), cuda.stream(), cuda.event(), ctypes.c_int()
     mode, popped = ctypes.c_int(2), ctypes.c_void_p()
-    pinned, there = cuda.pinned(4096), cuda.allocate(4096)
+    pinned, remote = cuda.pinned(4096), cuda.allocate(4096)
 
     def turn() -> None:
         cuda.call("cuCtxPushCurrent_v2", cuda.context)
@@ -112,7 +112,7 @@ def part_calls(path: str, megabytes: int) -> dict[str, Any]:
         cuda.call("cuCtxPopCurrent_v2", ctypes.byref(popped))
 
     def small_copy() -> None:
-        cuda.down(pinned, there, 4, one)
+        cuda.down(pinned, remote, 4, one)
         cuda.wait(one)
 
     def memory(size: int) -> None:
@@ -130,7 +130,7 @@ def part_calls(path: str, megabytes: int) -> dict[str, Any]:
         "event query": microseconds(lambda: cuda.library.cuEventQuery(event)),
         "stream wait": microseconds(lambda: cuda.call("cuStreamWaitEvent", two, event, ctypes.c_uint(0))),
         "context and capture mode, there and back": microseconds(turn),
-        "submission of a copy of 4 bytes": microseconds(lambda: cuda.down(pinned, there, 4, one)),
+        "submission of a copy of 4 bytes": microseconds(lambda: cuda.down(pinned, remote, 4, one)),
         "copy of 4 bytes to the host, until it is there": microseconds(small_copy),
         "allocation of 4 MiB and its end": microseconds(lambda: memory(4 << 20), 20),
         "pinning of 4 MiB and its end": microseconds(lambda: pin(4 << 20), 10),
@@ -158,12 +158,12 @@ class Peer:
         command = [sys.executable, __file__, "--driver", path, "--part", part]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         assert self.process.stdin
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> str:
+    def receive(self) -> str:
         assert self.process.stdout
         line = self.process.stdout.readline().strip()
         if not line or line.startswith("no "):
@@ -188,11 +188,11 @@ def part_memory(path: str, megabytes: int) -> dict[str, Any]:
     cuda.wait(stream)
     cuda.call("cuIpcGetMemHandle", ctypes.byref(handle), memory)
     peer = Peer("memory peer", path)
-    peer.say(text_of(handle))
-    read = peer.hear()
+    peer.send(text_of(handle))
+    read = peer.receive()
     cuda.down(local, memory, SHARED, stream)
     cuda.wait(stream)
-    peer.say("end")
+    peer.send("end")
     return {"read by another process": read == "same", "written by it": local.raw == b"\x2a" * SHARED}
 
 
@@ -217,20 +217,20 @@ def part_events(path: str, megabytes: int) -> dict[str, Any]:
     """
     cuda = Cuda(path)
     stream, local, handle, remote = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
-    here, there = cuda.allocate(4096), cuda.allocate(4096)
+    here, target = cuda.allocate(4096), cuda.allocate(4096)
     cuda.call("cuEventRecord", local, stream)
     cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), local)
     peer = Peer("events peer", path)
-    peer.say(text_of(handle))
-    cuda.call("cuIpcOpenEventHandle", ctypes.byref(remote), handle_of(peer.hear()))
+    peer.send(text_of(handle))
+    cuda.call("cuIpcOpenEventHandle", ctypes.byref(remote), handle_of(peer.receive()))
     found: dict[str, Any] = {}
     for label in ("first turns, us each", "later turns, us each"):
         start = time.perf_counter()
         for _ in range(TURNS):
-            cuda.call("cuMemcpyDtoDAsync_v2", there, here, ctypes.c_size_t(4096), stream)
+            cuda.call("cuMemcpyDtoDAsync_v2", target, here, ctypes.c_size_t(4096), stream)
             cuda.call("cuEventRecord", local, stream)
-            peer.say("recorded")
-            peer.hear()
+            peer.send("recorded")
+            peer.receive()
             cuda.call("cuStreamWaitEvent", stream, remote, ctypes.c_uint(0))
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / TURNS, 1)
@@ -240,7 +240,7 @@ def part_events(path: str, megabytes: int) -> dict[str, Any]:
 def part_events_peer(path: str, megabytes: int) -> None:
     cuda = Cuda(path)
     stream, local, handle, peer = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
-    here, there = cuda.allocate(4096), cuda.allocate(4096)
+    here, remote = cuda.allocate(4096), cuda.allocate(4096)
     cuda.call("cuIpcOpenEventHandle", ctypes.byref(peer), handle_of(input()))
     cuda.call("cuEventRecord", local, stream)
     cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), local)
@@ -248,7 +248,7 @@ def part_events_peer(path: str, megabytes: int) -> None:
     for _ in range(2 * TURNS):
         input()
         cuda.call("cuStreamWaitEvent", stream, peer, ctypes.c_uint(0))
-        cuda.call("cuMemcpyDtoDAsync_v2", there, here, ctypes.c_size_t(4096), stream)
+        cuda.call("cuMemcpyDtoDAsync_v2", remote, here, ctypes.c_size_t(4096), stream)
         cuda.call("cuEventRecord", local, stream)
         say("recorded")
     cuda.wait(stream)
@@ -265,9 +265,9 @@ def part_values(path: str, megabytes: int) -> dict[str, Any]:
     cuda.wait(stream)
     cuda.call("cuIpcGetMemHandle", ctypes.byref(handle), memory)
     peer = Peer("values peer", path)
-    peer.say(text_of(handle))
-    peer.hear()
-    peer.say("go")
+    peer.send(text_of(handle))
+    peer.receive()
+    peer.send("go")
     return {"turns, us each": _turns_by_values(cuda, stream, memory.value, 0, 1)}
 
 
@@ -283,10 +283,10 @@ def part_values_peer(path: str, megabytes: int) -> None:
 def _turns_by_values(cuda: Cuda, stream: ctypes.c_void_p, base: int, local: int, peer: int) -> float:
     start = time.perf_counter()
     for turn in range(1, TURNS + 1):
-        here, there = ctypes.c_uint64(base + 4 * local), ctypes.c_uint64(base + 4 * peer)
+        here, remote = ctypes.c_uint64(base + 4 * local), ctypes.c_uint64(base + 4 * peer)
         at_least = ctypes.c_uint(0)
         cuda.call("cuStreamWriteValue32_v2", stream, here, ctypes.c_uint(turn), ctypes.c_uint(0))
-        cuda.call("cuStreamWaitValue32_v2", stream, there, ctypes.c_uint(turn), at_least)
+        cuda.call("cuStreamWaitValue32_v2", stream, remote, ctypes.c_uint(turn), at_least)
     cuda.wait(stream)
     return round(1e6 * (time.perf_counter() - start) / TURNS, 1)
 

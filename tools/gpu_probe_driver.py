@@ -63,8 +63,8 @@ class Cuda:
             if code:
                 raise CudaError(f"cuEventQuery gave {code}")
 
-    def up(self, to: ctypes.c_uint64, host: Any, size: int, stream: ctypes.c_void_p) -> None:
-        self.call("cuMemcpyHtoDAsync_v2", to, host, ctypes.c_size_t(size), stream)
+    def up(self, target: ctypes.c_uint64, host: Any, size: int, stream: ctypes.c_void_p) -> None:
+        self.call("cuMemcpyHtoDAsync_v2", target, host, ctypes.c_size_t(size), stream)
 
     def down(self, host: Any, source: ctypes.c_uint64, size: int, stream: ctypes.c_void_p) -> None:
         self.call("cuMemcpyDtoHAsync_v2", host, source, ctypes.c_size_t(size), stream)

@@ -156,15 +156,15 @@ def run(driver: str, path: str) -> dict[str, Any]:
             raise RuntimeError(f"rank {me} ended or took too long")
         return text
 
-    def tell(me: int, text: str) -> None:
+    def send(me: int, text: str) -> None:
         ranks[me].stdin.write(text + "\n")  # type: ignore[union-attr]
 
     try:
-        tell(1, line(0))
+        send(1, line(0))
         assert line(0) == line(1) == "ready"
         ranks[1].kill()
         ranks[1].wait()
-        tell(0, "lost")
+        send(0, "lost")
         return json.loads(line(0))
     finally:
         killer.cancel()

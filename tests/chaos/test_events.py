@@ -29,10 +29,10 @@ def test_report_of_outcomes():
 MACHINES = [Member("a", "1"), Member("a", "1"), Member("b", "2"), Member("c", "3")]
 
 
-def who(event: Event, *members: Member) -> list[int]:
+def ranks_of(event: Event, *members: Member) -> list[int]:
     """Return the ranks that the fault concerns."""
-    there = members or tuple(MACHINES)
-    return [rank for rank in range(len(there)) if concerns(event, Ranks(rank, there))]
+    machines = members or tuple(MACHINES)
+    return [rank for rank in range(len(machines)) if concerns(event, Ranks(rank, machines))]
 
 
 def why(event: Event, *members: Member) -> str:
@@ -40,22 +40,22 @@ def why(event: Event, *members: Member) -> str:
 
 
 def test_events_that_ranks_execute():
-    assert who(Event(Kind.KILL, rank=2)) == [2]
-    assert who(Event(Kind.KILL, rank=9)) == []
-    assert who(Event(Kind.KILL, pick=0.5)) == [2]
+    assert ranks_of(Event(Kind.KILL, rank=2)) == [2]
+    assert ranks_of(Event(Kind.KILL, rank=9)) == []
+    assert ranks_of(Event(Kind.KILL, pick=0.5)) == [2]
 
 
 def test_the_first_rank_of_a_host_disconnects_it():
-    assert who(Event(Kind.CUT, host="b")) == [2]
-    assert who(Event(Kind.CUT, host="a", lasts=3.0)) == [0]
-    assert [who(Event(Kind.CUT, pick=pick, lasts=3.0)) for pick in (0.0, 0.4, 0.99)] == [[0], [2], [3]]
+    assert ranks_of(Event(Kind.CUT, host="b")) == [2]
+    assert ranks_of(Event(Kind.CUT, host="a", lasts=3.0)) == [0]
+    assert [ranks_of(Event(Kind.CUT, pick=pick, lasts=3.0)) for pick in (0.0, 0.4, 0.99)] == [[0], [2], [3]]
 
 
 def test_both_ends_slow_down_a_link():
-    assert who(Event(Kind.SLOW, link=(3, 1), by=0.1)) == [1, 3]
+    assert ranks_of(Event(Kind.SLOW, link=(3, 1), by=0.1)) == [1, 3]
     # One of the pairs connected by a network: 0-2, 0-3, 1-2, 1-3, 2-3.
-    assert who(Event(Kind.SLOW, pick=0.0, by=0.1)) == [0, 2]
-    assert who(Event(Kind.SLOW, pick=0.9, by=0.1)) == [2, 3]
+    assert ranks_of(Event(Kind.SLOW, pick=0.0, by=0.1)) == [0, 2]
+    assert ranks_of(Event(Kind.SLOW, pick=0.9, by=0.1)) == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_both_ends_slow_down_a_link():
 )
 def test_rank_0_reports_impossible_events(event, members, message):
     assert why(event, *members) == message
-    assert who(event, *members) == [0]
+    assert ranks_of(event, *members) == [0]
     assert acting(event, Ranks(0, tuple(members or MACHINES))) == ()
 
 

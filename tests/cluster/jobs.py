@@ -99,10 +99,10 @@ class Running:
         """Wait for a condition; fail the test with the job's output if it ends first or takes too long."""
         deadline = time.monotonic() + LIMIT
         while True:
-            ended = self.process.poll() is not None  # checked first, because output may arrive just before the end
+            exited = self.process.poll() is not None  # checked first, because output may arrive just before the end
             if condition():
                 return
-            if ended or time.monotonic() > deadline:
+            if exited or time.monotonic() > deadline:
                 pytest.fail(f"{what}: not before the job ended ({self.process.returncode})\n{self.out}\n{self.err}")
             time.sleep(0.02)
 

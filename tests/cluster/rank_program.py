@@ -39,24 +39,24 @@ def listening() -> int:
     return count
 
 
-def say(**facts: object) -> None:
+def send(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
 def work(what: str) -> None:
     if what == "gather":
-        say(gathered=allgather_object(state.job.rank if state.job else -1))
+        send(gathered=allgather_object(state.job.rank if state.job else -1))
     elif what == "idle":
         while state.engine is not None and state.engine.ended() is None:
             time.sleep(0.05)
-        say(noticed=True)
+        send(noticed=True)
         allgather_object(0)
     elif what == "sums":
         memory = (ctypes.c_float * 4)()
-        where = ctypes.addressof(memory)
+        base = ctypes.addressof(memory)
         while True:
             state.run(
-                _core.KIND_ALLREDUCE, "sum", where, where, (4,), dtypes.FLOAT32, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0
+                _core.KIND_ALLREDUCE, "sum", base, base, (4,), dtypes.FLOAT32, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0
             ).wait()
     elif what == "busy":
         while True:
@@ -69,13 +69,13 @@ def main() -> None:
     try:
         basics.init()
     except ValueError as error:
-        say(error=str(error), seconds=time.monotonic() - begin, listening=listening())
+        send(error=str(error), seconds=time.monotonic() - begin, listening=listening())
         return
-    say(connections=connections(), listening=listening(), seconds=time.monotonic() - begin)
+    send(connections=connections(), listening=listening(), seconds=time.monotonic() - begin)
     try:
         work(sys.argv[1])
     except HorovodInternalError as error:
-        say(lost=str(error))
+        send(lost=str(error))
     basics.shutdown()
 
 

@@ -55,9 +55,9 @@ class Elastic:
 
         def so_many() -> bool:
             fields = [line.partition(">:")[2].split() for line in self.job.out.splitlines()]
-            begun = [w for w in fields if len(w) > 4 and w[1] == "begins"][-1:]
+            starts = [w for w in fields if len(w) > 4 and w[1] == "begins"][-1:]
             steps = [w for w in fields if len(w) > 2 and w[1] == "step" and float(w[0]) > since]
-            return bool(begun) and begun[0][4] == str(size) and len(steps) > 5 * size
+            return bool(starts) and starts[0][4] == str(size) and len(steps) > 5 * size
 
         self.job.wait_for(so_many, f"{size} ranks that train")
 

@@ -190,7 +190,7 @@ def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path,
         if fault.action is not None:
             fault.action(scene)
         done = job.finish()
-        took = time.monotonic() - start
+        elapsed = time.monotonic() - start
     slower = max(before, slowness()) if alone else 0.0
     limit = fault.silence + (fault.within * slower if alone else GENEROUS)
     grace = fault.silence + (WORD * slower if alone else GENEROUS)
@@ -206,4 +206,4 @@ def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path,
         found = re.compile(expected, re.MULTILINE).search(last, position)
         assert found, f"{expected!r} not in its place in:\n{done.err}"
         position = found.end()
-    assert took < limit, f"{took:.1f} s\n{done.err}"
+    assert elapsed < limit, f"{elapsed:.1f} s\n{done.err}"

@@ -42,14 +42,14 @@ def test_missing_parts_are_named(service):
 
 
 def test_all_workers_end_when_none_is_needed(service):
-    ended = []
+    finished = []
 
     def work(number):
         with client(service) as one:
             one.register_worker_for_dispatcher(number, 0)
             here.release()
             one.wait_for_shutdown(number)
-            ended.append(number)
+            finished.append(number)
             one.leave(number, 0)
 
     here = threading.Semaphore(0)
@@ -61,10 +61,10 @@ def test_all_workers_end_when_none_is_needed(service):
     with client(service) as training:
         training.end_dispatcher(1)
         threads[1].join(60)
-        assert ended == [1]
+        assert finished == [1]
         training.shutdown()
     service.wait_for_shutdown()
-    assert sorted(ended) == [0, 1]
+    assert sorted(finished) == [0, 1]
     for thread in threads:
         thread.join(60)
 

@@ -34,7 +34,7 @@ TOLD = Ending(7, "absent", [2], 3.0)
 
 
 @pytest.mark.parametrize(
-    ("error", "ended", "expected"),
+    ("error", "expected_end", "expected"),
     [
         (ValueError("bad"), None, Ending(7, "own")),
         (ValueError("bad"), ("lost", 1), Ending(7, "own")),
@@ -54,8 +54,8 @@ TOLD = Ending(7, "absent", [2], 3.0)
         (None, None, Ending(7, "exit")),
     ],
 )
-def test_reason(error, ended, expected):
-    assert reason(error, ended, None, 7) == expected
+def test_reason(error, expected_end, expected):
+    assert reason(error, expected_end, None, 7) == expected
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_reporting_never_blocks_or_fails(tmp_path):
     for name in ("", "/nowhere", "a\0b:1", f"{file}:{file.stat().st_ino}", path, f"{path}:1"):
         ReportPipe(name).send(Called(0))
     assert file.read_bytes() == b""
-    teller = ReportPipe(name_of(path, write))
+    pipe = ReportPipe(name_of(path, write))
     for _ in range(10000):
-        teller.send(Called(0))
+        pipe.send(Called(0))
     got = os.read(read, 1 << 20)
     assert {decode(line) for line in got.splitlines()} == {Called(0)}
     os.close(read)
-    teller.send(Called(0))
-    teller.close()
+    pipe.send(Called(0))
+    pipe.close()
     os.close(write)
 
 

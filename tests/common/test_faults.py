@@ -24,9 +24,9 @@ def job(rank: int, size: int) -> Job:
 @pytest.mark.parametrize(("event", "code"), [(Event(Kind.EXIT, rank=0), 1), (Event(Kind.EXIT, pick=0.1, code=3), 3)])
 def test_exit_faults_are_failures(event, code, monkeypatch):
     """A successful exit would end the job. The program is notified of one at a step, but not of one after a time."""
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit:
         act(event, ranks(0, 1))
-    assert ended.value.code == code
+    assert exit.value.code == code
     codes: list[int] = []
     monkeypatch.setattr(module.os, "_exit", codes.append)
     thread = threading.Thread(target=act, args=(event, ranks(0, 1)))
@@ -83,8 +83,8 @@ def test_the_source_of_the_state_counts_repeated_steps(capfd):
         if step == 5:
             faults.committed()
     faults.begin(ranks(0, 2), 13, time.time(), first=False)  # another rank had taken one more
-    for teller, steps, expected in ((1, 7, ""), (0, 1, "1"), (0, None, "8"), (0, None, "0")):
-        faults.again(teller, steps)
+    for source, steps, expected in ((1, 7, ""), (0, 1, "1"), (0, None, "8"), (0, None, "0")):
+        faults.again(source, steps)
         assert capfd.readouterr().err == (expected and f"chaos: steps that are done again: {expected}\n")
     new = Faults(plan("kill rank=1 step=200"), lambda *_: None)
     new.begin(ranks(0, 2), 100, time.time(), first=False)

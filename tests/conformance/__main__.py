@@ -34,11 +34,11 @@ def main() -> int:
 
 
 def _failures(fleets: Fleets, adapter: type[Adapter], size: int) -> Failed:
-    begun = time.monotonic()
+    start = time.monotonic()
     tried, failed = failures(fleets, adapter.name, size)
     for case, text in failed.items():
         print(f"{adapter.name} on {size} ranks, {case} {text}", file=sys.stderr)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start
     print(f"{adapter.name} on {size} ranks: {tried} cases, {len(failed)} fail, {seconds:.1f} s", file=sys.stderr)
     return [(size, case) for case in failed]
 

@@ -32,7 +32,7 @@ def shapes(case: Case, rank: int, size: int) -> list[tuple[int, ...]]:
 
 def splits(rank: int, size: int) -> list[int]:
     """Return the number of rows that a rank sends to each rank."""
-    return [(rank + to) % 3 for to in range(size)]
+    return [(rank + peer) % 3 for peer in range(size)]
 
 
 def inputs(case: Case, ranks: Sequence[int]) -> list[list[Array]]:

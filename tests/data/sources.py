@@ -36,7 +36,7 @@ def flat(batches):
     return list(itertools.chain.from_iterable(batches))
 
 
-def everything(source):
+def all_samples(source):
     """Return all records in block order."""
     return flat(source.load(block) for block in range(len(source.lengths)))
 

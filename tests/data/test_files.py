@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from horovod.data import LineFiles, WholeFiles
 from horovod.data.source import find_files
-from tests.data.sources import everything
+from tests.data.sources import all_samples
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_lines(tmp_path_factory, files, ended, block_bytes):
         (folder / f"{number}.txt").write_bytes(data)
         expected += [line.removesuffix(b"\r") for line in data.removesuffix(b"\n").split(b"\n")] if data else []
     source = pickle.loads(pickle.dumps(LineFiles(folder, block_bytes)))
-    assert everything(source) == expected
+    assert all_samples(source) == expected
     assert sum(source.lengths) == len(expected)
 
 
@@ -91,13 +91,13 @@ def test_changed_file(folder):
     source, path = LineFiles(folder), folder / "shard-003.txt"
     path.write_text(path.read_text().replace("\n", " ", 1))
     with pytest.raises(ValueError, match=r"shard-003.txt had 15 records in bytes 0 to 65 .* but has 14 now"):
-        everything(source)
+        all_samples(source)
     path.write_text("cut off")
     with pytest.raises(ValueError, match=r"shard-003.txt had 65 bytes when the source was created, but has 7 now"):
-        everything(source)
+        all_samples(source)
     path.unlink()
     with pytest.raises(ValueError, match=r"shard-003.txt can no longer be read: .*No such file"):
-        everything(source)
+        all_samples(source)
 
 
 def test_file_without_read_permission(folder, monkeypatch):
@@ -113,7 +113,7 @@ def test_file_without_read_permission(folder, monkeypatch):
 def test_complete_files(folder):
     source = pickle.loads(pickle.dumps(WholeFiles(folder, block_files=3)))
     assert source.lengths == [3, 1]
-    assert dict(everything(source)) == {str(path): path.read_bytes() for path in folder.glob("shard*")}
+    assert dict(all_samples(source)) == {str(path): path.read_bytes() for path in folder.glob("shard*")}
     os.remove(folder / "shard-001.txt")
     with pytest.raises(ValueError, match=r"shard-001.txt can no longer be read"):
         source.load(0)

@@ -80,11 +80,11 @@ def test_parts_are_the_row_group(path):
 
 @pytest.mark.parametrize("mix", [1, 3])
 def test_a_stream_reads_each_part_once_in_its_order(path, mix, monkeypatch):
-    begun = []
+    started = []
     from horovod.data import parquet as module
 
     reading = module.Reading
-    monkeypatch.setattr(module, "Reading", lambda *args: begun.append(args) or reading(*args))
+    monkeypatch.setattr(module, "Reading", lambda *args: started.append(args) or reading(*args))
     files = len(os.listdir("/proc/self/fd"))
     for epoch in range(3):
         seen = []
@@ -96,7 +96,7 @@ def test_a_stream_reads_each_part_once_in_its_order(path, mix, monkeypatch):
         assert set(seen) == set(range(ROWS + 3))
         assert len(seen) == ROWS + 4
         assert seen[:100] != sorted(seen[:100]), "mixed"
-    assert len(begun) == 6, "each rank begins with the row group once in an epoch"
+    assert len(started) == 6, "each rank begins with the row group once in an epoch"
     walked = iter(stream)
     next(walked)
     walked.close()

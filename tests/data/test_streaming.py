@@ -63,9 +63,9 @@ def test_blocks_of_a_chain_are_loaded_in_order(lengths, batch, mix, shuffle, siz
         read = stream.source.read
         # The stream can go back only because a rank may visit one record a second time.
         last = len(read) - (len(set(read)) < len(read))
-        of = [bisect.bisect_right(firsts, block) for block in read[:last]]
-        for chain in set(of) if chains else ():
-            own = [block for block, its in zip(read, of, strict=False) if its == chain]
+        owners = [bisect.bisect_right(firsts, block) for block in read[:last]]
+        for chain in set(owners) if chains else ():
+            own = [block for block, its in zip(read, owners, strict=False) if its == chain]
             assert own == sorted(set(own))
     assert sorted(visits) == list(range(sum(lengths)))
 

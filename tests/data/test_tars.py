@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.data import TarFiles
-from tests.data.sources import archive, everything
+from tests.data.sources import all_samples, archive
 
 SAMPLES = [
     (f"{number:04}", {"jpg": bytes([number]) * (number * 37), "cls.txt": b"%d" % number}) for number in range(40)
@@ -23,7 +23,7 @@ def expected(samples):
 def test_samples(tmp_path_factory, block_bytes, count):
     path = archive(tmp_path_factory.mktemp("tars") / "a.tar", SAMPLES[:count])
     source = pickle.loads(pickle.dumps(TarFiles(path, block_bytes)))
-    assert everything(source) == expected(SAMPLES[:count])
+    assert all_samples(source) == expected(SAMPLES[:count])
 
 
 def test_long_names_folders_and_other_entries(tmp_path):
@@ -38,7 +38,7 @@ def test_long_names_folders_and_other_entries(tmp_path):
         tar.add(tmp_path / "file", "NOTES")
         tar.add(tmp_path / "file", "x.y/c.cls")
     for block_bytes in (1, 1 << 20):
-        assert everything(TarFiles(tmp_path, block_bytes)) == [
+        assert all_samples(TarFiles(tmp_path, block_bytes)) == [
             {"__key__": long, "jpg": b"x"},
             {"__key__": "x.y/c", "jpg": b"x", "cls": b"x"},
         ]
@@ -149,4 +149,4 @@ HOSTILE = {
 def test_malicious_archives(tmp_path, kind, block_bytes):
     (tmp_path / "a.tar").write_bytes(HOSTILE[kind])
     with pytest.raises(ValueError, match=r"a\.tar is damaged"):
-        everything(TarFiles(tmp_path / "a.tar", block_bytes))
+        all_samples(TarFiles(tmp_path / "a.tar", block_bytes))

@@ -25,7 +25,7 @@ def instructions(path):
     return [tuple(line.split(None, 1)) for line in joined.splitlines()]
 
 
-def of(path, instruction):
+def instructions_of(path, instruction):
     return [rest for found, rest in instructions(path) if found == instruction]
 
 
@@ -36,9 +36,9 @@ def test_no_dockerfile_is_forgotten():
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_bases_are_pinned(path):
     """By digest; or they are one of our images, a stage of the same file, or a dated build of Microsoft's."""
-    defaults = dict(each.split("=", 1) for each in of(path, "ARG") if "=" in each)
-    assert of(path, "FROM")
-    for image in (each.split()[0] for each in of(path, "FROM")):
+    defaults = dict(each.split("=", 1) for each in instructions_of(path, "ARG") if "=" in each)
+    assert instructions_of(path, "FROM")
+    for image in (each.split()[0] for each in instructions_of(path, "FROM")):
         named = defaults[image.strip("${}")] if image.startswith("$") else image
         dated = re.fullmatch(r"mcr\.microsoft\.com/azureml/[\w.-]+:20\d{6}\.v\d+", named)
         assert dated or re.search(r"@sha256:[0-9a-f]{64}$", named) or named == "localhost/horovod:cpu"
@@ -47,7 +47,7 @@ def test_bases_are_pinned(path):
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_packages_of_python_are_pinned(path):
     """Packages in the file itself; the others are in requirements files."""
-    for each in of(path, "RUN"):
+    for each in instructions_of(path, "RUN"):
         for arguments in re.findall(r"pip install ([^&]+)", each):
             named = [instruction for instruction in arguments.split() if not instruction.startswith(("-", "$", "/"))]
             assert all(re.fullmatch(r"[\w.-]+==[\w.]+", instruction) for instruction in named), named
@@ -84,7 +84,7 @@ def test_copied_paths_exist_and_are_not_ignored():
     assert rules[0] == "*"
     allowed = [rule[1:] for rule in rules if rule.startswith("!")]
     for path in IMAGES:
-        for each in of(path, "COPY"):
+        for each in instructions_of(path, "COPY"):
             if each.startswith("--from="):
                 continue
             for source in each.split()[:-1]:

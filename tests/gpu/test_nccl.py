@@ -126,14 +126,14 @@ def loses_a_rank(marker):
     handle = hvd.allreduce_async_(tensor, name="lost", op=hvd.Sum)
     while not hvd.poll(handle):
         time.sleep(0.001)
-    took = time.time() - marker.stat().st_mtime
+    elapsed = time.time() - marker.stat().st_mtime
     with pytest.raises(hvd.HorovodInternalError) as error:
         hvd.synchronize(handle)
     values(tensor)  # NCCL's kernel does not block the stream
-    return took, str(error.value)
+    return elapsed, str(error.value)
 
 
 def test_a_lost_rank_is_named_with_the_tensor_within_two_seconds(two, tmp_path):
-    (took, text), _ = two.run(loses_a_rank, tmp_path / "marker", errors=True, timeout=90.0)
+    (elapsed, text), _ = two.run(loses_a_rank, tmp_path / "marker", errors=True, timeout=90.0)
     assert re.search(r"allreduce\.lost.*rank 1 .*was lost", text), text
-    assert took < (10 if SIMULATED else 2), took
+    assert elapsed < (10 if SIMULATED else 2), elapsed

@@ -26,11 +26,11 @@ def filled(shape, dtype, seed=0):
     return torch.randint(0, 20, shape, generator=generator, device="cpu").to(dtype)
 
 
-def both(call, what, *tensors, **options):
+def both(call, name, *tensors, **options):
     """Call with tensors on the CPU and on the GPU, and compare the results."""
-    expected = call(*tensors, name=f"{what}.cpu", **options)
-    got = call(*map(gpu, tensors), name=f"{what}.gpu", **options)
-    assert same_bits(values(got), expected), (what, values(got), expected)
+    expected = call(*tensors, name=f"{name}.cpu", **options)
+    got = call(*map(gpu, tensors), name=f"{name}.gpu", **options)
+    assert same_bits(values(got), expected), (name, values(got), expected)
 
 
 def every_dtype(dtypes, shapes=SHAPES):
@@ -39,13 +39,13 @@ def every_dtype(dtypes, shapes=SHAPES):
             if op is hvd.Average and not dtype.is_floating_point:
                 continue
             for number, shape in enumerate(shapes):
-                what = f"{dtype}.{op}.{number}"
+                name = f"{dtype}.{op}.{number}"
                 source = filled(shape, dtype, number)
-                both(hvd.allreduce, what, source, op=op)
-                expected = hvd.allreduce(source, op=op, name=f"{what}.cpu")
-                there = gpu(source)
-                assert hvd.allreduce_(there, op=op, name=f"{what}.in_place") is there
-                assert same_bits(values(there), expected), what
+                both(hvd.allreduce, name, source, op=op)
+                expected = hvd.allreduce(source, op=op, name=f"{name}.cpu")
+                on_gpu = gpu(source)
+                assert hvd.allreduce_(on_gpu, op=op, name=f"{name}.in_place") is on_gpu
+                assert same_bits(values(on_gpu), expected), name
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -79,15 +79,15 @@ def moved(dtypes=(*FLOATS, *INTEGERS, torch.bool)):
         both(hvd.allgather, f"gather.{dtype}", filled((me, 3), dtype))  # rank 0 has no row
         both(hvd.allgather, f"gather2.{dtype}", filled((2,), dtype))
         both(hvd.broadcast, f"broadcast.{dtype}", filled((5,), dtype), root_rank=n - 1)
-        there = gpu(filled((4, 2), dtype))
-        assert hvd.broadcast_(there, 0, name=f"b_.{dtype}") is there
-        assert same_bits(values(there), hvd.broadcast(filled((4, 2), dtype), 0, name=f"b.{dtype}"))
+        on_gpu = gpu(filled((4, 2), dtype))
+        assert hvd.broadcast_(on_gpu, 0, name=f"b_.{dtype}") is on_gpu
+        assert same_bits(values(on_gpu), hvd.broadcast(filled((4, 2), dtype), 0, name=f"b.{dtype}"))
         splits = [(me + r) % 3 for r in range(n)]
         source = filled((sum(splits), 2), dtype)
         expected, counts = hvd.alltoall(source, splits=splits, name=f"a.cpu.{dtype}")
-        got, there = hvd.alltoall(gpu(source), splits=splits, name=f"a.gpu.{dtype}")
+        got, on_gpu = hvd.alltoall(gpu(source), splits=splits, name=f"a.gpu.{dtype}")
         assert same_bits(values(got), expected)
-        assert there.tolist() == counts.tolist()
+        assert on_gpu.tolist() == counts.tolist()
         if dtype is not torch.bool:
             for op in (hvd.Sum, hvd.Average) if dtype.is_floating_point else (hvd.Sum,):
                 both(hvd.reducescatter, f"scatter.{dtype}.{op}", filled((2 * n + 1, 3), dtype), op=op)
@@ -107,10 +107,10 @@ def grouped():
         expected = call(sources, name=f"{call.__name__}.cpu", **options)
         got = call([gpu(t) for t in sources], name=f"{call.__name__}.gpu", **options)
         assert all(same_bits(values(g), e) for g, e in zip(got, expected, strict=True)), call.__name__
-    there = [gpu(t) for t in sources]
-    hvd.grouped_allreduce_(there, name="in_place", op=hvd.Max)
+    on_gpu = [gpu(t) for t in sources]
+    hvd.grouped_allreduce_(on_gpu, name="in_place", op=hvd.Max)
     expected = hvd.grouped_allreduce(sources, name="not_in_place", op=hvd.Max)
-    assert all(same_bits(values(t), e) for t, e in zip(there, expected, strict=True))
+    assert all(same_bits(values(t), e) for t, e in zip(on_gpu, expected, strict=True))
 
 
 def compressed():
@@ -160,8 +160,8 @@ def sets():
     for step in range(5):
         total = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"set.{step}", process_set=own)
         assert values(total).tolist() == [4.0 if me % 2 else 2.0] * 6
-        everybody = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"all.{step}")
-        assert values(everybody).tolist() == [6.0] * 6
+        summed = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"all.{step}")
+        assert values(summed).tolist() == [6.0] * 6
     got = hvd.allgather(gpu(torch.tensor([me])), name="set.gather", process_set=own)
     assert values(got).tolist() == ([1, 3] if me % 2 else [0, 2])
     hvd.remove_process_set(odd)

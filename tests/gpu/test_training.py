@@ -86,7 +86,7 @@ def test_equal_to_one_process(computing, size, case):
 
 
 WAITS = {
-    f"cu{da}{what}Synchronize" for da in ("", "da") for what in ("Stream", "Event", "Device", "Ctx")
+    f"cu{da}{kind}Synchronize" for da in ("", "da") for kind in ("Stream", "Event", "Device", "Ctx")
 }  # functions by which a program waits for the GPU
 
 

@@ -37,7 +37,7 @@ def order(text):
                     elements.append((line, inner))
         for (before, one), (after, other) in itertools.pairwise(elements):
             assert _depends(instructions, after, before), f"in {name}: nothing orders {one} and {other}\n{text}"
-        return [what for _, what in elements]
+        return [element for _, element in elements]
 
     return of(entry)
 

@@ -27,7 +27,7 @@ def test_dtypes_in_every_collective(jax_pool):
     ranks = 2
 
     def work():
-        def everything(arrays):
+        def collectives(arrays):
             op = {dtype: hvd.Max if dtype == "bool" else hvd.Sum for dtype in arrays}
             return {
                 dtype: {
@@ -42,7 +42,7 @@ def test_dtypes_in_every_collective(jax_pool):
 
         with jax.enable_x64(True):
             arrays = {dtype: jnp.asarray(value(hvd.rank(), dtype, (6, 5))) for dtype in DTYPES}
-            both = everything(arrays), jax.jit(everything)(arrays)
+            both = collectives(arrays), jax.jit(collectives)(arrays)
             for results in both:
                 assert all(one.dtype == dtype for dtype, row in results.items() for one in row.values())
             return [{d: {n: exact(one) for n, one in row.items()} for d, row in r.items()} for r in both]
@@ -122,14 +122,14 @@ def test_compression():
 
 def test_one_rank_runs_eagerly_while_the_other_compiles(jax_pool):
     def work():
-        def everything(x):
+        def collectives(x):
             a = hvd.allreduce({"u": x, "v": x * 2}, name="a", op=hvd.Sum)
             b = hvd.allgather(a["u"], "b")
             c = hvd.alltoall(b, name="c")
             d = hvd.reducescatter(c, "d")
             return a, b, c, d, hvd.barrier(hvd.broadcast(d, 1, "e"))
 
-        function = jax.jit(everything) if hvd.rank() == 0 else everything
+        function = jax.jit(collectives) if hvd.rank() == 0 else collectives
         return [
             [np.asarray(one).tolist() for one in jax.tree_util.tree_leaves(function(jnp.arange(4.0)))] for _ in "12"
         ]

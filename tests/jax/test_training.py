@@ -109,8 +109,8 @@ def test_value_and_grad(jax_pool):
         return jax.tree_util.tree_map(np.asarray, both), aux[1]
 
     parts = [tuple(part[: 4 + 2 * rank] for part in data(rank)) for rank in range(2)]
-    everything = [np.concatenate(part) for part in zip(*parts, strict=True)]
-    right = jax.value_and_grad(loss_of)(start(), *everything)
+    whole = [np.concatenate(part) for part in zip(*parts, strict=True)]
+    right = jax.value_and_grad(loss_of)(start(), *whole)
     for rank, (both, count) in enumerate(jax_pool(2).run(work)):
         assert close(both, right)
         assert count == 4 + 2 * rank

@@ -104,7 +104,7 @@ def test_loops_branches_donation_and_use_on_one_rank():
     def more(state):
         return hvd.allreduce(state, name="bound", op=hvd.Max)[0] < 10
 
-    ended = jax.jit(lambda x: jax.lax.while_loop(more, lambda s: s + hvd.broadcast(s, 1, "grow"), x))(x)
+    looped = jax.jit(lambda x: jax.lax.while_loop(more, lambda s: s + hvd.broadcast(s, 1, "grow"), x))(x)
     branch = jax.jit(
         lambda c, x: jax.lax.cond(c, lambda: hvd.allreduce(x, name="yes", op=hvd.Sum), lambda: jnp.zeros_like(x))
     )
@@ -115,11 +115,11 @@ def test_loops_branches_donation_and_use_on_one_rank():
     kept = jnp.full((10,), float(rank))  # an input that is used again must not be overwritten
     total = jax.jit(lambda k: hvd.allreduce(k, name="kept", op=hvd.Sum) + 0 * k)(kept)
     unused = jax.jit(lambda k: k + ((hvd.allreduce(k, name="unused", op=hvd.Sum), 0)[rank] * 0.0))(kept)
-    lists = (firsts, through, ended, branch(True, x), branch(False, x), state[:1], kept, total, unused)
-    firsts, through, ended, yes, no, state, kept, total, unused = [np.asarray(one).tolist() for one in lists]
+    lists = (firsts, through, looped, branch(True, x), branch(False, x), state[:1], kept, total, unused)
+    firsts, through, looped, yes, no, state, kept, total, unused = [np.asarray(one).tolist() for one in lists]
     assert firsts == [0.5, 1.0, 1.5, 2.0]
     assert through == [1.0] * 4
-    assert ended[0] == (15.0 if rank == 0 else 16.0)
+    assert looped[0] == (15.0 if rank == 0 else 16.0)
     assert yes == [1, 3, 5, 7]
     assert no == [0] * 4
     assert state == [32.0]

@@ -34,13 +34,13 @@ def test_broadcast_at_the_end_of_the_first_batch():
     from horovod.common.objects import allgather_object
 
     state = [keras.ops.convert_to_numpy(v) for v in optimizer.variables]
-    everybody = allgather_object((seen, state), "seen")
+    results = allgather_object((seen, state), "seen")
     names = [w.path.split("/")[-1] for w in model.weights]
-    for other, other_state in everybody:
+    for other, other_state in results:
         for batch in range(len(seen)):
             for i, name in enumerate(names):
-                equal = (other[batch][i] == everybody[1][0][batch][i]).all()
-                assert equal == (i != 1 or other is everybody[1][0]), (batch, name)
+                equal = (other[batch][i] == results[1][0][batch][i]).all()
+                assert equal == (i != 1 or other is results[1][0]), (batch, name)
         for a, b in zip(other_state, state, strict=True):
             np.testing.assert_array_equal(a, b)
     # Another fit does not broadcast again: differences between ranks remain.

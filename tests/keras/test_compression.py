@@ -48,9 +48,9 @@ def test_each_compressor_through_each_function(keras3, tmp_path):
     first, second = keras3(2).run(through_everything, str(tmp_path))
     for choice, results in first.items():
         for name, result in results.items():
-            what = f"{choice}, {name}"
-            assert result.dtype == np.float32, what
-            np.testing.assert_array_equal(result, second[choice][name], err_msg=what)
-            np.testing.assert_allclose(result, exact, atol=0.02, err_msg=what)
+            label = f"{choice}, {name}"
+            assert result.dtype == np.float32, label
+            np.testing.assert_array_equal(result, second[choice][name], err_msg=label)
+            np.testing.assert_allclose(result, exact, atol=0.02, err_msg=label)
             rounded = np.mean(np.abs(result - exact) > 1e-6)  # True if values were compressed before they were sent
-            assert (rounded > 0.3) == (choice != "none"), f"{what}: {rounded}"
+            assert (rounded > 0.3) == (choice != "none"), f"{label}: {rounded}"

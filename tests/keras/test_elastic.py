@@ -29,10 +29,10 @@ def test_ranks_are_synchronized():
     x, y = models.data(16)
     model.fit(models.shard(x, 4), models.shard(y, 4), batch_size=4, verbose=0)
     assert any((a != b).any() for a, b in zip(models.weights(model), before, strict=True))
-    there = state.state_dict()
-    assert all((a == b).all() for a, b in zip(there["variables"], models.weights(model), strict=False))
-    state.load_state_dict({**there, "epoch": 4})
-    state.load_state_dict({**there, "variables": state._saved_values, "epoch": 3})
+    state_dict = state.state_dict()
+    assert all((a == b).all() for a, b in zip(state_dict["variables"], models.weights(model), strict=False))
+    state.load_state_dict({**state_dict, "epoch": 4})
+    state.load_state_dict({**state_dict, "variables": state._saved_values, "epoch": 3})
     assert state.epoch == 3
     kept = [np.array(one) for one in state._saved_values]
     for variable in model.trainable_variables:

@@ -329,8 +329,8 @@ def test_callbacks(legacy):
     np.testing.assert_allclose(rates, [0.2, 0.2, 0.1], rtol=1e-6)
     from horovod.common.objects import allgather_object
 
-    everybody = allgather_object((distributed.get_weights(), distributed.history.history["loss"]), "outcome")
-    for weights, losses in everybody[1:]:
-        assert losses == everybody[0][1]
-        for a, b in zip(weights, everybody[0][0], strict=True):
+    outcomes = allgather_object((distributed.get_weights(), distributed.history.history["loss"]), "outcome")
+    for weights, losses in outcomes[1:]:
+        assert losses == outcomes[0][1]
+        for a, b in zip(weights, outcomes[0][0], strict=True):
             np.testing.assert_array_equal(a, b)

@@ -22,9 +22,9 @@ def model(optimizer):
     return SimpleNamespace(optimizer=optimizer, trainable_variables=[SimpleNamespace(shape=(30, 4))])
 
 
-def batches(of, count=2):
+def batches(data, count=2):
     for _ in range(count):
-        checks.after_batch(of)
+        checks.after_batch(data)
 
 
 @pytest.mark.parametrize("optimizer", [SimpleNamespace(), SimpleNamespace(inner_optimizer=SimpleNamespace())])

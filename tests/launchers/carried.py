@@ -138,8 +138,8 @@ def was_told(error):
     Path(f"{sys.argv[1]}.{hvd.rank()}.error").write_text(text)
 
 
-def die(what):
-    action, _, rank = what.partition(":")
+def die(parts):
+    action, _, rank = parts.partition(":")
     if hvd.rank() == int(rank):
         time.sleep(0.3)
         if action == "raise":
@@ -156,13 +156,13 @@ def die(what):
 
 
 def main():
-    path, what = sys.argv[1], sys.argv[2].split(",") if len(sys.argv) > 2 else []
-    for each in what:
+    path, parts = sys.argv[1], sys.argv[2].split(",") if len(sys.argv) > 2 else []
+    for each in parts:
         if each.startswith("hosts:"):
             believe_in_hosts(int(each[6:]))
-    sizes = SIZES[1:2] if "short" in what else SIZES
-    level = next((each[6:] for each in what if each.startswith("level:")), "multiple")
-    if "mpi4py" in what:
+    sizes = SIZES[1:2] if "short" in parts else SIZES
+    level = next((each[6:] for each in parts if each.startswith("level:")), "multiple")
+    if "mpi4py" in parts:
         import mpi4py
 
         mpi4py.rc.thread_level = level
@@ -170,43 +170,43 @@ def main():
 
         assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
     out = Results()
-    hvd.init(process_sets="dynamic" if "sets" in what else None)
+    hvd.init(process_sets="dynamic" if "sets" in parts else None)
     rank = hvd.rank()
     out.digests["modes"] = [hvd.mpi_enabled(), hvd.gloo_enabled()]
     if hvd.mpi_enabled() and not hvd.gloo_enabled():
         sys.stdout.write(f"THREADS {hvd.mpi_threads_supported()}\n")
         sys.stdout.flush()
-    for each in what:
+    for each in parts:
         if each.startswith(("kill", "raise")):
             die(each)
     collectives(out, "", sizes)
     steps(out)
-    if "mpi4py" in what:
+    if "mpi4py" in parts:
         assert MPI.COMM_WORLD.allreduce(rank) == sum(range(hvd.size()))
-    if "leave" in what:
+    if "leave" in parts:
         leave()
-    if "sets" in what:
+    if "sets" in parts:
         process_sets(out, sizes)
-    if "again" in what:
+    if "again" in parts:
         hvd.shutdown()
         hvd.init()
         collectives(out, "again ", sizes[:1])
-    if "early" in what:
+    if "early" in parts:
         hvd.barrier()
         finalize()
         with pytest.raises(hvd.HorovodInternalError, match="the program has called MPI_Finalize"):
             hvd.allreduce(np.ones(3, np.float32), name="too late")
     hvd.shutdown()
-    if f"after:{rank}" in what:
+    if f"after:{rank}" in parts:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
-    if any(each.startswith("after") for each in what):
+    if any(each.startswith("after") for each in parts):
         mpi.GRACE = 1.0
-    if "late" in what:
+    if "late" in parts:
         finalize()
         with pytest.raises(ValueError, match="MPI_Finalize"):
             hvd.init()
-    if "print" in what:
+    if "print" in parts:
         del out.digests["modes"]
         every = hashlib.sha256(json.dumps(out.digests).encode()).hexdigest()
         sys.stdout.write(f"DIGEST {rank} {len(out.digests)} {every}\n")

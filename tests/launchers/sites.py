@@ -54,16 +54,16 @@ class Site:
         return programs.environment(**{name: value for name, value in environ.items() if value})
 
     def run(
-        self, size: int, *what: str, before: tuple[str, ...] = (), operations: str = "mpi", **variables: str
+        self, size: int, *parts: str, before: tuple[str, ...] = (), operations: str = "mpi", **variables: str
     ) -> Done:
-        command = [*self.command(size, *before), sys.executable, CARRIED, str(self.tmp / "told"), ",".join(what)]
+        command = [*self.command(size, *before), sys.executable, CARRIED, str(self.tmp / "told"), ",".join(parts)]
         done = programs.run(command, self.environment(operations, **variables))
         errors = [path.read_text() for path in sorted(self.tmp.glob("told.*.error"))]
         return dataclasses.replace(done, text="\n".join([done.text, *errors]))
 
-    def reports(self, size: int, *what: str, ranks: range | None = None, **variables: str) -> list[dict]:
+    def reports(self, size: int, *parts: str, ranks: range | None = None, **variables: str) -> list[dict]:
         """Return each rank's digests, by rank."""
-        done = self.run(size, *what, **variables)
+        done = self.run(size, *parts, **variables)
         assert done.code == 0, done.text
         if variables.get("operations") != "gloo":
             assert f"MPI carries the job: {self.says}" in done.text, done.text

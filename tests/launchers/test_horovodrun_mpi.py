@@ -39,18 +39,18 @@ def test_a_job(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "messages"),
+    ("fault", "messages"),
     [
         ("raise:1", ["rank 1 on host localhost failed first: exit code 1", "    ValueError: no more data"]),
         ("kill:1", ["rank 1 on host localhost failed first: killed by signal 9 (SIGKILL)"]),
     ],
 )
-def test_the_first_failure_is_named(path, tmp_path, what, messages):
-    done = run(path, tmp_path, "-np", "2", *WORKER, what)
+def test_the_first_failure_is_named(path, tmp_path, fault, messages):
+    done = run(path, tmp_path, "-np", "2", *WORKER, fault)
     assert done.code != 0
     lines = [line.removeprefix("horovodrun: ") for line in done.text.splitlines() if line.startswith("horovodrun: ")]
     assert any(line.startswith("mpirun has ended: exit code ") for line in lines)
-    if what == "raise:1" and ">:ValueError: no more data" not in done.text:
+    if fault == "raise:1" and ">:ValueError: no more data" not in done.text:
         messages = messages[:1]  # Hydra inserted its prefix into the line, which Python writes in parts
     for message in messages:
         assert any(line.startswith(message) for line in lines), done.text

@@ -41,8 +41,8 @@ def test_results_equal_horovods_links_bitwise_in_all_sizes(site, size):
 
 @pytest.mark.heavy
 def test_process_sets(site):
-    what = "short", "sets"
-    same(site.reports(4, *what, operations="gloo", **APART), site.reports(4, *what, **APART))
+    parts = "short", "sets"
+    same(site.reports(4, *parts, operations="gloo", **APART), site.reports(4, *parts, **APART))
 
 
 def test_ranks_of_one_host_keep_their_shared_memory(family):
@@ -52,8 +52,8 @@ def test_ranks_of_one_host_keep_their_shared_memory(family):
 @pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.heavy)])
 def test_hosts_of_several_ranks(family, size):
     family.not_open_mpi_4("as a wheel has no PMIx library")
-    what = "short", "hosts:2", "sets"
-    same(family.reports(size, *what, operations="gloo"), family.reports(size, *what))
+    parts = "short", "hosts:2", "sets"
+    same(family.reports(size, *parts, operations="gloo"), family.reports(size, *parts))
 
 
 def test_only_one_thread_calls_mpi(family):

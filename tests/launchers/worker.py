@@ -41,8 +41,8 @@ def describe():
     }
 
 
-def come_to_an_end(what):
-    action, _, rank = what.partition(":")
+def come_to_an_end(fault):
+    action, _, rank = fault.partition(":")
     if action == "child":
         if hvd.rank() == int(rank):
             start_a_child()
@@ -64,21 +64,21 @@ def start_a_child():
 
 
 def main():
-    what = sys.argv[1] if len(sys.argv) > 1 else ""
-    if what.startswith("absent") and find(os.environ).rank == int(what[7:]):
+    fault = sys.argv[1] if len(sys.argv) > 1 else ""
+    if fault.startswith("absent") and find(os.environ).rank == int(fault[7:]):
         time.sleep(600)
-    if what == "mpi4py":
+    if fault == "mpi4py":
         from mpi4py import MPI
 
         assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
     hvd.init()
-    everybody = gather(describe())
+    facts = gather(describe())
     if hvd.rank() == 0:
-        print("ALL_RANKS " + json.dumps(everybody), flush=True)
-    if what == "mpi4py":
+        print("ALL_RANKS " + json.dumps(facts), flush=True)
+    if fault == "mpi4py":
         assert MPI.COMM_WORLD.allreduce(hvd.rank()) == sum(range(hvd.size()))
-    elif what:
-        come_to_an_end(what)
+    elif fault:
+        come_to_an_end(fault)
     hvd.shutdown()
     hvd.init()
     assert gather(hvd.rank()) == list(range(hvd.size()))

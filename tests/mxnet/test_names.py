@@ -9,9 +9,9 @@ from horovod.mxnet.functions import on_the_wire
 
 @pytest.mark.parametrize("first", [0, 1, 9, 98])
 def test_numbers_count_up_from_zero(first):
-    names = [f"dense{first + i}_{what}" for i in range(12) for what in ("bias", "weight")]
+    names = [f"dense{first + i}_{kind}" for i in range(12) for kind in ("bias", "weight")]
     found = on_the_wire(sorted(names))
-    assert [found[name] for name in names] == [f"dense{i}_{what}" for i in range(12) for what in ("bias", "weight")]
+    assert [found[name] for name in names] == [f"dense{i}_{kind}" for i in range(12) for kind in ("bias", "weight")]
 
 
 def test_different_names_stay_different():

@@ -53,8 +53,8 @@ def forms():
     }
 
 
-def content(thing):
-    return np.array(getattr(thing, "inner", thing)).tolist()
+def content(array):
+    return np.array(getattr(array, "inner", array)).tolist()
 
 
 @on_ranks(2)
@@ -63,16 +63,16 @@ def test_forms():
         for handle in (hvd.allreduce_async(make(), op=hvd.Sum), hvd.broadcast_async(make(), 0)):
             assert type(handle.result()) is np.ndarray
         assert_same(hvd.allreduce(make(), op=hvd.Sum), np.array([0, 2, 4], np.float32))
-        thing = make()
-        assert hvd.allreduce_(thing, op=hvd.Sum) is thing
-        assert content(thing) == [0, 2, 4]
-        (again,) = hvd.grouped_allreduce_([thing], op=hvd.Sum)
-        assert again is thing
-        assert content(thing) == [0, 4, 8]
+        value = make()
+        assert hvd.allreduce_(value, op=hvd.Sum) is value
+        assert content(value) == [0, 2, 4]
+        (again,) = hvd.grouped_allreduce_([value], op=hvd.Sum)
+        assert again is value
+        assert content(value) == [0, 4, 8]
         if hvd.rank() == 1:
-            thing = make()
-        assert hvd.broadcast_(thing, 1) is thing
-        assert content(thing) == [0, 1, 2]
+            value = make()
+        assert hvd.broadcast_(value, 1) is value
+        assert content(value) == [0, 1, 2]
     data = bytearray(b"\x01\x02")
     assert hvd.allreduce_(data, op=hvd.Sum) is data
     assert data == b"\x02\x04"
@@ -144,8 +144,8 @@ def test_refused_arguments(single, case):
 def test_in_place_operations_need_writable_memory(single):
     fixed = np.ones(3)
     fixed.flags.writeable = False
-    for thing in (fixed, b"ab", 3.0, np.float32(3), memoryview(b"ab"), Frame()):
+    for value in (fixed, b"ab", 3.0, np.float32(3), memoryview(b"ab"), Frame()):
         for call in (hvd.allreduce_, hvd.allreduce_async_, lambda x, name: hvd.broadcast_(x, 0, name=name)):
             with pytest.raises(ValueError, match=r"\.x on rank 0: .*(changed in place|must be a NumPy array)"):
-                call(thing, name="x")
+                call(value, name="x")
     assert fixed.tolist() == [1, 1, 1]

@@ -27,10 +27,10 @@ def test_dtypes_without_reductions_and_forms_of_splits():
         sent = [value(r, dtype, (sum(i + r for i in range(size)) + 1, 2)) for r in range(size)]
         splits = [i + rank for i in range(size)]
         begins = [sum(i + r for i in range(rank)) for r in range(size)]
-        came = np.concatenate([s[b : b + rank + r] for r, (s, b) in enumerate(zip(sent, begins, strict=True))])
+        expected = np.concatenate([s[b : b + rank + r] for r, (s, b) in enumerate(zip(sent, begins, strict=True))])
         for form in (splits, tuple(splits), np.array(splits, np.int32), np.array(splits, np.int64)):
             output, received = hvd.alltoall(sent[rank], form)
-            assert_same(output, came)
+            assert_same(output, expected)
             assert_same(received, np.array([rank + r for r in range(size)], np.int32))
 
 

@@ -61,8 +61,8 @@ def started(random, view, inputs):
         parts = [np.array_split(x, size)[rank] for x in inputs]
         return hvd.reducescatter_async(view, op=hvd.Sum), lambda result: assert_reduced(result, hvd.Sum, parts)
     counts = [view.shape[0] // size] * size
-    came = np.concatenate([x[sum(counts[:rank]) : sum(counts[: rank + 1])] for x in inputs])
-    return hvd.alltoall_async(view, counts), lambda result: assert_same(result[0], came)
+    expected = np.concatenate([x[sum(counts[:rank]) : sum(counts[: rank + 1])] for x in inputs])
+    return hvd.alltoall_async(view, counts), lambda result: assert_same(result[0], expected)
 
 
 def rounds(count, seed):

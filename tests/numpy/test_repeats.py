@@ -30,8 +30,8 @@ def test_changed_calls_are_not_treated_as_repeats():
                 for step in range(6):
                     value = make()
                     result = call(value, name=name, **{"op": hvd.Sum, **arguments})
-                    what = (call.__name__, name, arguments, value.shape, value.dtype, step)
-                    assert (result is value) == (call is hvd.allreduce_), what
-                    assert (result.shape, result.dtype) == (value.shape, value.dtype), what
-                    assert (result == expected).all(), what
+                    case = (call.__name__, name, arguments, value.shape, value.dtype, step)
+                    assert (result is value) == (call is hvd.allreduce_), case
+                    assert (result.shape, result.dtype) == (value.shape, value.dtype), case
+                    assert (result == expected).all(), case
     assert set(repeats._idle) >= {"x", None}  # and names of earlier tests in this process

@@ -10,7 +10,7 @@ pytest.importorskip("ray")
 from horovod.ray import RayExecutor
 from horovod.runner.function.outcome import WorkerError
 from tests.ray import functions
-from tests.runner.cluster.tasks import gone
+from tests.runner.cluster.tasks import has_exited
 
 WITHIN = 15.0  # seconds for a failure to be reported; waiting for a deadline would take longer
 
@@ -59,10 +59,10 @@ def test_callbacks_get_what_rank_0_logs(four):
 
 
 def test_exceptions_keep_their_class_and_name_rank_and_host(four):
-    begun = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(ValueError, match=r"rank 2 on host .*: ValueError: the learning rate is negative") as caught:
         four.run(functions.fails, [2])
-    assert time.monotonic() - begun < WITHIN
+    assert time.monotonic() - start < WITHIN
     assert isinstance(caught.value, WorkerError)
     assert caught.value.rank == 2
     assert "in fails" in caught.value.remote_traceback
@@ -73,10 +73,10 @@ def test_dead_workers_are_named_and_the_others_end(local):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()
     try:
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(WorkerError, match=r"rank 1 on host .*: its process has died") as caught:
             executor.run(functions.dies, [1])
-        assert time.monotonic() - begun < WITHIN
+        assert time.monotonic() - start < WITHIN
         assert caught.value.rank == 1
         with pytest.raises(RuntimeError, match=r"rank 1 on host .* is lost"):
             executor.run(functions.ranks)
@@ -139,4 +139,4 @@ def test_shutdown_ends_the_processes(local):
     executor.start()
     pids = executor.run(os.getpid)
     executor.shutdown()
-    assert all(gone(pid, WITHIN) for pid in pids)
+    assert all(has_exited(pid, WITHIN) for pid in pids)

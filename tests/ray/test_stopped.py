@@ -10,7 +10,7 @@ pytest.importorskip("ray")
 from horovod.ray import RayExecutor
 from horovod.runner.function.outcome import WorkerError
 from tests.ray import functions
-from tests.runner.cluster.tasks import gone
+from tests.runner.cluster.tasks import has_exited
 
 STILL = "no message from it for 4 s; it is stopped"
 
@@ -21,13 +21,13 @@ def test_the_job_ends_and_names_it(local, monkeypatch):
     executor.start()
     try:
         pids = executor.run(os.getpid)
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(WorkerError, match=rf"rank 1 on host [^ ]+: {STILL}, its machine is down") as caught:
             executor.run(functions.stops, args=[1])
-        assert 3.9 < time.monotonic() - begun < 40
+        assert 3.9 < time.monotonic() - start < 40
         assert caught.value.rank == 1
         with pytest.raises(RuntimeError, match=rf"rank 1 .* is lost \({STILL}"):
             executor.run(functions.ranks)
     finally:
         executor.shutdown()
-    assert all(gone(pid, 20) for pid in pids), "also the stopped one"
+    assert all(has_exited(pid, 20) for pid in pids), "also the stopped one"

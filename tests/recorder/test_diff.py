@@ -16,10 +16,10 @@ class Ranks:
     def __init__(self, folder, size=2):
         self.folder, self.size, self.entries = folder, size, {rank: [] for rank in range(size)}
 
-    def add(self, rank, what, name, position=0, **more):
+    def add(self, rank, state, name, position=0, **more):
         number = len(self.entries[rank])
         base = {
-            "number": number, "what": what, "begin": number, "end": number, "name": name, "kind": "allreduce",
+            "number": number, "what": state, "begin": number, "end": number, "name": name, "kind": "allreduce",
             "dtype": "float32", "op": "sum", "set": 0, "face": 0, "shape": [4], "dimensions": 1, "count": 1,
             "bytes": 16, "schedule": "0", "position": position, "guarded": False,
         }  # fmt: skip

@@ -83,7 +83,7 @@ def test_commands_are_understood(monkeypatch):
     """They are parsed and checked without being started."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     wrong, seen = [], 0
-    for where, argv in commands():
+    for page, argv in commands():
         if argv[0] == "horovodrun":
             seen += 1
             if {"--help", "--completion"} & set(argv):
@@ -91,11 +91,11 @@ def test_commands_are_understood(monkeypatch):
             namespace, argv = cli.parse([each for argument in argv[1:] for each in WORDS.get(argument, [argument])])
             if namespace.doctor or namespace.explain or namespace.check_build or namespace.jsrun:
                 continue
-            assert cli.settings(namespace, argv, {}).command, where
+            assert cli.settings(namespace, argv, {}).command, page
             if namespace.benchmark:
                 continue
-        if what := complaint(argv):
-            wrong.append(f"{where}: {' '.join(argv)}: {what}")
+        if text := complaint(argv):
+            wrong.append(f"{page}: {' '.join(argv)}: {text}")
     assert not wrong
     assert seen > 10
 

@@ -54,10 +54,10 @@ def test_environment_of_a_rank(tmp_path):
     assert done.code == 0, done.err
     names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"]
     places = {}
-    for rank, (where, shown) in by_rank(done.out).items():
+    for rank, (directory, shown) in by_rank(done.out).items():
         got = eval(shown)
         places[rank] = " ".join(got[f"HOROVOD_{name}"] for name in names)
-        assert where == str(tmp_path)
+        assert directory == str(tmp_path)
         assert {name: got[name] for name in ("ODD", "EMPTY", "NOT_UTF8", "MY_TOKEN")}.items() <= environment.items()
         assert not {"CUDA_VISIBLE_DEVICES", "BASH_FUNC_f%%", "_HOROVOD_SECRET_KEY"} & set(got)
         assert (got["HOROVOD_GLOO_IFACE"], got["NCCL_SOCKET_IFNAME"], got["PYTHONUNBUFFERED"]) == ("lo", "lo", "1")
@@ -82,7 +82,7 @@ def test_lines_of_many_ranks_never_mix_and_nothing_is_lost_or_slow():
     )
     start = time.monotonic()
     done = run_job(["-np", "4", *python(code)])
-    took = time.monotonic() - start
+    elapsed = time.monotonic() - start
     assert done.code == 0
     for text, stream, more in ((done.out, "stdout", True), (done.err, "stderr", False)):
         lines = by_rank(text, stream)
@@ -90,7 +90,7 @@ def test_lines_of_many_ranks_never_mix_and_nothing_is_lost_or_slow():
         for rank, got in lines.items():
             expected = [f"{rank}:{i}:" + str(rank) * (i * 37 % 1500) for i in range(2000)]
             assert got == expected + ([str(rank) * 300000, "end"] if more else [])
-    assert took < 40, f"13 MB took {took:.1f} s"
+    assert elapsed < 40, f"13 MB took {elapsed:.1f} s"
 
 
 def test_output_arrives_in_time():
@@ -132,8 +132,8 @@ def test_stdin_reaches_rank_0_only():
     data = os.urandom(700_000)
     code = "import sys, hashlib; d = sys.stdin.buffer.read(); print(len(d), hashlib.sha256(d).hexdigest())"
     done = run_job(["-np", "2", *python(code)], stdin=data)
-    nothing = hashlib.sha256(b"").hexdigest()
-    assert by_rank(done.out) == {0: [f"700000 {hashlib.sha256(data).hexdigest()}"], 1: [f"0 {nothing}"]}
+    empty = hashlib.sha256(b"").hexdigest()
+    assert by_rank(done.out) == {0: [f"700000 {hashlib.sha256(data).hexdigest()}"], 1: [f"0 {empty}"]}
 
 
 def test_stdin_may_be_a_file_or_closed(tmp_path):

@@ -51,28 +51,28 @@ except HorovodInternalError:
 """
 
 
-def train(tmp_path, what):
+def train(tmp_path, fault):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
-    done = run_job(["-np", "3", sys.executable, str(path), what], environment={"HOROVOD_START_TIMEOUT": "2"})
+    done = run_job(["-np", "3", sys.executable, str(path), fault], environment={"HOROVOD_START_TIMEOUT": "2"})
     messages = [line.removeprefix("horovodrun: ") for line in done.err.splitlines() if line.startswith("horovodrun: ")]
     return done, messages
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("what", "how"),
+    ("fault", "reason"),
     [
         pytest.param("vanish", "it ended with exit code 0 without leaving", marks=pytest.mark.heavy),
         ("exec", "the others lost their conn"),
     ],
 )
-def test_a_rank_that_exits_silently_is_blamed(tmp_path, what, how):
-    done, messages = train(tmp_path, what)
+def test_a_rank_that_exits_silently_is_blamed(tmp_path, fault, reason):
+    done, messages = train(tmp_path, fault)
     assert done.code in (1, 4)  # the exit code of the first victim
     assert messages[0] == "ranks 0, 2 failed with HorovodInternalError as a consequence"
-    assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in messages), messages
-    assert ("stopped by horovodrun: rank 1" in messages) == (what == "exec")
+    assert any(line.startswith("rank 1 on host localhost failed first: " + reason) for line in messages), messages
+    assert ("stopped by horovodrun: rank 1" in messages) == (fault == "exec")
 
 
 @pytest.mark.heavy

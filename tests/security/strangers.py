@@ -120,7 +120,7 @@ def noise() -> list[bytes]:
     return sent + [generator.randbytes(generator.choice((1, 8, 56, 64, 300, 5000))) for _ in range(20)]
 
 
-def everything(marker: Path, other_key: bytes) -> list[bytes]:
+def all_messages(marker: Path, other_key: bytes) -> list[bytes]:
     """Return all messages. ``other_key``: key of another job of this user, whose members must not be trusted either."""
     sent = pickled_messages(marker) + http_requests(marker) + zeromq_messages(marker)
     return sent + handshakes([other_key, bytes(32)]) + noise()
@@ -130,13 +130,13 @@ def connect(listener: Listener) -> socket.socket:
     """Return a socket connecting to the listener, without waiting."""
     if listener.kind == "unix":
         sock = socket.socket(socket.AF_UNIX)
-        where: object = listener.address
+        target: object = listener.address
     else:
         address = str(listener.address)
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        where = (address, listener.port)
+        target = (address, listener.port)
     sock.setblocking(False)
-    sock.connect_ex(where)  # a full queue or a refusal counts as a connection here
+    sock.connect_ex(target)  # a full queue or a refusal counts as a connection here
     return sock
 
 

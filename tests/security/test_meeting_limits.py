@@ -33,16 +33,16 @@ class Until(float):
         return 0.0 if self.event.is_set() else 0.05
 
 
-def ask(where, deadline):
-    search.ask(lambda: [where], make_key(), deadline)
+def ask(addresses, deadline):
+    search.ask(lambda: [addresses], make_key(), deadline)
 
 
-def receive(where, deadline):
-    curve_exchange.receive([where], os.urandom(32), zmq.curve_keypair(), 1, deadline)
+def receive(addresses, deadline):
+    curve_exchange.receive([addresses], os.urandom(32), zmq.curve_keypair(), 1, deadline)
 
 
-def use(where, deadline):
-    with StoreClient(make_key(), *where, timeout=0.1) as client:
+def use(addresses, deadline):
+    with StoreClient(make_key(), *addresses, timeout=0.1) as client:
         while deadline - 0:
             with contextlib.suppress(StoreTimeout):
                 client.find("a")
@@ -113,9 +113,9 @@ def test_strangers_cannot_take_all_descriptors_of_rank_0():
                 strangers(("127.0.0.1", int(port)), one_after_the_other(90)),
             ):
                 assert descriptors(process) < 256
-                where, deadline = [("127.0.0.1", int(port))], time.monotonic() + SECONDS
+                addresses, deadline = [("127.0.0.1", int(port))], time.monotonic() + SECONDS
                 # Once strangers have been dropped.
-                found = curve_exchange.receive(where, bytes.fromhex(public), pair, 1, deadline)
+                found = curve_exchange.receive(addresses, bytes.fromhex(public), pair, 1, deadline)
                 assert found == ("127.0.0.1", int(store), b"k" * 32)
         finally:
             process.kill()

@@ -7,7 +7,7 @@ import pytest
 from horovod.common.contract.worker_env import make_key
 from tests.runner.launching import python, running
 from tests.security.jobs import PATIENCE, WORKER, listeners_of, wait_for, workers_of
-from tests.security.strangers import Loiterers, attack, everything, greets_only, pickles
+from tests.security.strangers import Loiterers, all_messages, attack, greets_only, pickles
 
 SIZE = 3
 FLOOD = 100  # connections for each listener; a rank's queue takes 67, and its handshakes 65 strangers
@@ -29,7 +29,7 @@ def job(request, tmp_path):
 @pytest.mark.heavy
 def test_a_job_under_attack_continues_and_executes_nothing(job, tmp_path):
     marker = tmp_path / "executed"
-    messages = everything(marker, make_key())
+    messages = all_messages(marker, make_key())
     wait_for(lambda: list(tmp_path.glob("ready-*")), SIZE)
     pids = job.left()
     listeners = wait_for(lambda: listeners_of(pids), 1 + 2 * (SIZE - 1))

@@ -98,8 +98,8 @@ def test_the_key_is_in_no_argument_and_no_environment(job):
     pids = running.left()
     assert len(pids) >= 5  # launcher, guard, agent, two workers
     for pid in pids:
-        for what in ("cmdline", "environ", "comm"):
-            content = Path(f"/proc/{pid}/{what}").read_bytes()
+        for entry in ("cmdline", "environ", "comm"):
+            content = Path(f"/proc/{pid}/{entry}").read_bytes()
             assert bytes(key) not in content
             assert not any(form.encode() in content for form in forms(key))
 

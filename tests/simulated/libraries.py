@@ -9,16 +9,16 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ["simulated_cuda", "simulated_nccl", "hvd_kernels_host"]
 
 
-def build(where: Path, targets: list[str], *configure: str | Path) -> None:
+def build(folder: Path, targets: list[str], *configure: str | Path) -> None:
     """Configure a folder if needed, and update libraries in it; one process at a time."""
-    where.mkdir(parents=True, exist_ok=True)
-    with (where / ".simulated.lock").open("w") as lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".simulated.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (where / "build.ninja").exists():
+        if not (folder / "build.ninja").exists():
             subprocess.run(
-                ["cmake", "-B", where, "-G", "Ninja", *configure], check=True, timeout=120, stdout=subprocess.DEVNULL
+                ["cmake", "-B", folder, "-G", "Ninja", *configure], check=True, timeout=120, stdout=subprocess.DEVNULL
             )
-        command = ["cmake", "--build", where, "--target", *targets]
+        command = ["cmake", "--build", folder, "--target", *targets]
         subprocess.run(command, check=True, timeout=600, stdout=subprocess.DEVNULL)
 
 

@@ -85,10 +85,10 @@ def test_public_names_of_horovod_runner():
     assert horovod.spark.log_to_driver is log_to_driver
 
 
-@pytest.mark.parametrize("everything", [False, True])
-def test_lines_are_assembled_from_chunks(everything, monkeypatch):
+@pytest.mark.parametrize("forwards", [False, True])
+def test_lines_are_assembled_from_chunks(forwards, monkeypatch):
     target = io.StringIO()
-    log = DriverLog(target, everything=everything)
+    log = DriverLog(target, everything=forwards)
     output = io.StringIO()
     monkeypatch.setattr(sys, "stdout", output)
     monkeypatch.setenv(DRIVER_LOG, "1")
@@ -100,4 +100,4 @@ def test_lines_are_assembled_from_chunks(everything, monkeypatch):
     for character in f"[0]<stdout>:other\n[1]<stdout>:{marked}\n[1]<stdout>:half":
         log.write(character)
     log.close()
-    assert target.getvalue() == ("[0]<stdout>:other\nmeant\n[1]<stdout>:half\n" if everything else "meant\n")
+    assert target.getvalue() == ("[0]<stdout>:other\nmeant\n[1]<stdout>:half\n" if forwards else "meant\n")

@@ -13,7 +13,7 @@ import horovod.spark
 from horovod.runner.function.outcome import WorkerError
 from horovod.spark.application import Application, Jobs
 from horovod.spark.task import SECRETS
-from tests.runner.cluster.tasks import gone
+from tests.runner.cluster.tasks import has_exited
 from tests.spark.executors import kill_executor_of, wait_for
 
 
@@ -115,7 +115,7 @@ def test_an_interrupt_ends_all(spark, tmp_path):
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         horovod.spark.run(wait, (str(tmp_path),), num_proc=2, stdout=io.StringIO(), stderr=io.StringIO())
-    assert all(gone(pid) for pid in pids(tmp_path, 2))
+    assert all(has_exited(pid) for pid in pids(tmp_path, 2))
     wait_for(lambda: not spark.statusTracker().getActiveJobsIds(), 10)
 
 
@@ -144,4 +144,4 @@ def test_a_killed_executor_ends_the_job_and_is_named(spark, tmp_path):
         horovod.spark.run(wait, (str(tmp_path),), num_proc=4, stdout=io.StringIO(), stderr=io.StringIO())
     assert time.time() - killed[0] < 60
     assert re.search(r"Spark says: .*ExecutorLost|Spark says: .*executor", str(caught.value), re.DOTALL)
-    assert all(gone(pid) for pid in pids(tmp_path, 4))
+    assert all(has_exited(pid) for pid in pids(tmp_path, 4))

@@ -156,8 +156,8 @@ def test_dispatchers_on_the_training_side(tf_pool, tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy), signal.SIGKILL])
-def test_losing_a_dispatcher_is_an_error(tmp_path, caplog, how):
+@pytest.mark.parametrize("fault", [pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy), signal.SIGKILL])
+def test_losing_a_dispatcher_is_an_error(tmp_path, caplog, fault):
     path = str(tmp_path / "compute.json")
     with ComputeService(1, 1, KEY, {"lo"}) as service:
         config = TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY, 60)
@@ -169,7 +169,7 @@ def test_losing_a_dispatcher_is_an_error(tmp_path, caplog, how):
             numbers = iter(send_to_data_service(tf.data.Dataset.range(4).repeat(), hasty, 0))
             for _ in range(10):
                 next(numbers)
-            os.kill(side.pid, how)
+            os.kill(side.pid, fault)
             with pytest.raises(tf.errors.NotFoundError):
                 collections.deque(numbers, maxlen=0)
     assert re.search(r"dispatcher 0 of the data service, at 127.0.0.1:\d+, has not answered for 2 s", caplog.text)

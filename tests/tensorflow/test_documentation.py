@@ -105,8 +105,8 @@ def test_every_program_runs_and_leaves_equal_weights(tf_pool, tmp_path):
     assert set(found) == {*AROUND, *COMPLETE}
     for name, (before, after) in AROUND.items():
         text = BEFORE + before + found[name].text + after
-        for started, ended in tf_pool(2).run(run, text, str(tmp_path), timeout=120):
-            assert ended < started, name
+        for started, final in tf_pool(2).run(run, text, str(tmp_path), timeout=120):
+            assert final < started, name
 
 
 def run_complete(text, folder, together):

@@ -28,11 +28,11 @@ def test_each_sample_is_visited_once_when_ranks_change(seed):
     draw = random.Random(seed)
     length, shuffle = draw.randrange(0, 30), draw.choice([False, True, 5])
     source = samples(length)
-    of = {"batch_size": draw.randrange(1, 5)} if draw.random() < 0.5 else {"global_batch": draw.randrange(4, 9)}
+    sizes = {"batch_size": draw.randrange(1, 5)} if draw.random() < 0.5 else {"global_batch": draw.randrange(4, 9)}
     changes = [(draw.randrange(1, 5), draw.randrange(4)) for _ in range(draw.randrange(4))] + [(2, 10**6)]
     visits, saved = collections.Counter(), None
     for size, steps in changes:
-        every = [dataset(source, rank=rank, size=size, shuffle=shuffle, seed=seed, **of) for rank in range(size)]
+        every = [dataset(source, rank=rank, size=size, shuffle=shuffle, seed=seed, **sizes) for rank in range(size)]
         for rank, one in enumerate(every):
             tf.random.set_seed(rank)  # orders must not depend on it
             if saved is not None:

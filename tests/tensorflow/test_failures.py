@@ -67,11 +67,11 @@ def test_a_killed_rank(tf_pool, tmp_path, modes):
     results = tf_pool(len(modes)).run(train_until_killed, modes, note, errors=True)
     assert "SIGKILL" in str(results[1])
     with open(note) as file:
-        ended = float(file.read())
+        end = float(file.read())
     for rank, result in enumerate(results):
         if rank != 1:
             message, noticed = result
             assert "step" in message
             assert "rank 1" in message
-            assert noticed - ended < LIMIT
-            print(f"rank {rank} noticed after {noticed - ended:.3f} s")
+            assert noticed - end < LIMIT
+            print(f"rank {rank} noticed after {noticed - end:.3f} s")

@@ -78,11 +78,11 @@ def in_a_graph(use_resource):
         ]
         whole = V1.get_variable("whole", initializer=tf.constant(hvd.rank()), use_resource=use_resource)
         scalar = V1.get_variable("scalar", initializer=float(hvd.rank()), use_resource=use_resource)
-        everything = hvd.broadcast_global_variables(root)
+        broadcast = hvd.broadcast_global_variables(root)
         some = hvd.broadcast_([variables[0], scalar], 0)
         with V1.Session() as session:
             session.run([v.initializer for v in [*variables, whole, scalar]])
-            session.run(everything)
+            session.run(broadcast)
             for i, variable in enumerate(variables):
                 assert np.array_equal(session.run(variable), start(root, i))
             assert session.run([whole, scalar]) == [root, root]

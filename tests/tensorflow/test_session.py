@@ -55,12 +55,12 @@ def test_the_classic_loop_equals_one_process(tf_pool, tmp_path, reference):
     def work(folder):
         digests = []
         for seed in (500, 501):
-            case, where = Case(seed), os.path.join(folder, str(seed))
-            trained = monitored(case, True, reference, 4, where)
+            case, path = Case(seed), os.path.join(folder, str(seed))
+            trained = monitored(case, True, reference, 4, path)
             expected = monitored(case, False, reference, 4)
             assert_equal_training(case, trained, expected)
             # Rank 0 resumes from its checkpoint, and the others follow.
-            longer = monitored(case, True, reference, 6, where)
+            longer = monitored(case, True, reference, 6, path)
             assert any(not np.array_equal(a, b) for a, b in zip(longer, trained, strict=True))
             digests.append([value.tobytes() for value in [*trained, *longer]])
         return digests

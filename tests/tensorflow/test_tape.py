@@ -232,11 +232,9 @@ def train_with_weights(compiled, dtype="float64", tolerance=1e-9, steps=3, **opt
     for number in range(steps):
         tokens, targets = rows(number, hvd.rank())
         step(tf.constant(tokens), tf.constant(targets))
-        everything = [
-            np.concatenate(parts) for parts in zip(*(rows(number, r) for r in range(hvd.size())), strict=True)
-        ]
+        parts = [np.concatenate(parts) for parts in zip(*(rows(number, r) for r in range(hvd.size())), strict=True)]
         with tf.GradientTape() as tape:
-            loss = loss_of(alone, *everything)
+            loss = loss_of(alone, *parts)
         for variable, gradient in zip(alone, tape.gradient(loss, alone), strict=True):
             variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
         for one, other in zip(variables, alone, strict=True):

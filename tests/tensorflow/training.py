@@ -85,10 +85,10 @@ def shard() -> slice:
 
 def assert_equal_training(case: Case, actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
     tolerance = 1e-9 if case.predivide == 1.0 else 1e-6  # TensorFlow keeps factors as float32
-    for (name, begun), a, e in zip(case.initial(), actual, expected, strict=True):
+    for (name, start), a, e in zip(case.initial(), actual, expected, strict=True):
         message = f"{case} {case.options([1, 2])}: {name}"
         np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance, err_msg=message)
-        assert (name == "unused") == np.array_equal(e, begun), f"{message} was trained?"
+        assert (name == "unused") == np.array_equal(e, start), f"{message} was trained?"
 
 
 @contextlib.contextmanager

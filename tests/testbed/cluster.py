@@ -94,8 +94,8 @@ class Cluster:
 
     def separate(self, one: int, other: int) -> None:
         """Cut the path between two hosts, which both still reach all others. Packets are dropped."""
-        for here, there in ((one, other), (other, one)):
-            far = self.host(there)
+        for here, target in ((one, other), (other, one)):
+            far = self.host(target)
             drop_packets_from(self.host(here).pid, [far.address, *([far.address6] if self._ipv6 else [])])
             self._deaf.add(here)
 

@@ -23,11 +23,11 @@ def two_ranks(folder: Path) -> Path:
     Rank 1's clock began 1 ms later and runs 2 ms ahead of rank 0's. Rank 1 is last by 300 us, then rank 0 by 50.
     """
     zero = Maker(0, 2, start_ns=1_000_000_000)
-    zero.negotiated(NAME, 1, ready=100, agreed=420, begun=430, ended=500)
-    zero.scheduled("b", 2, ready=1050, begun=1060, ended=1100)
+    zero.negotiated(NAME, 1, ready=100, agreed=420, start=430, end=500)
+    zero.scheduled("b", 2, ready=1050, start=1060, end=1100)
     one = Maker(1, 2, start_ns=1_003_000_000, clock=(-2_000_000, 1_000))
-    one.negotiated(NAME, 1, ready=400 - 1000, agreed=425 - 1000, begun=435 - 1000, ended=505 - 1000)
-    one.scheduled("b", 2, ready=1000 - 1000, begun=1060 - 1000, ended=1105 - 1000)
+    one.negotiated(NAME, 1, ready=400 - 1000, agreed=425 - 1000, start=435 - 1000, end=505 - 1000)
+    one.scheduled("b", 2, ready=1000 - 1000, start=1060 - 1000, end=1105 - 1000)
     one.write(folder / "t.rank1.json")
     return zero.write(folder / "t.json")
 
@@ -85,10 +85,10 @@ def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_
     zero, one = Maker(0, 2), Maker(1, 2)
     for number in range(12):
         # Later operations wait longer, and earlier ones take longer to execute.
-        ready, begun = 10_000 * number, 10_000 * number + 1000
-        ended = begun + 5000 - 100 * number
-        zero.scheduled(f"t{number}", number + 1, ready=ready, begun=begun, ended=ended)
-        one.scheduled(f"t{number}", number + 1, ready=ready + 10 * number, begun=begun, ended=ended)
+        ready, start = 10_000 * number, 10_000 * number + 1000
+        end = start + 5000 - 100 * number
+        zero.scheduled(f"t{number}", number + 1, ready=ready, start=start, end=end)
+        one.scheduled(f"t{number}", number + 1, ready=ready + 10 * number, start=start, end=end)
     summary = summary_of(tmp_path, zero, one)
     names = [f"t{number}" for number in range(11, -1, -1)]
     assert [name for name, _ in summary.tensors] == names
@@ -100,7 +100,7 @@ def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_
 
 def test_missing_clocks_and_ranks_are_reported(tmp_path, capsys):
     maker = Maker(0, 3, clock=None)
-    maker.scheduled("b\x1b[2J", 1, ready=300, begun=400, ended=500)
+    maker.scheduled("b\x1b[2J", 1, ready=300, start=400, end=500)
     maker.events.append({"ph": "i", "pid": 0, "tid": 0, "ts": 1, "name": "LOST", "s": "g", "args": {"events": 7}})
     path = maker.write(tmp_path / "t.json")
     assert main(["summary", str(path)]) == 0
@@ -152,7 +152,7 @@ def test_a_merged_trace_has_a_row_for_each_rank_and_arrows(tmp_path):
 def changed(number=None, **more):
     """Return a rank's events with one or all of them changed."""
     maker = Maker(0, 2)
-    maker.scheduled("a", 1, ready=1, begun=2, ended=3)
+    maker.scheduled("a", 1, ready=1, start=2, end=3)
     events = maker.events
     for index in range(len(events)) if number is None else [number]:
         events[index] = {**events[index], **more}
@@ -224,8 +224,8 @@ def summary_of(folder, *makers):
 @pytest.mark.parametrize(("ready", "last"), [(139, 0), (140, 0), (141, 1)])
 def test_waiting_times_must_exceed_both_clock_errors(tmp_path, ready, last):
     zero, one = Maker(0, 2), Maker(1, 2, clock=(0, 20_000))
-    zero.scheduled("x", 1, ready=100, begun=400, ended=500)
-    one.scheduled("x", 1, ready=ready, begun=400, ended=500)
+    zero.scheduled("x", 1, ready=100, start=400, end=500)
+    one.scheduled("x", 1, ready=ready, start=400, end=500)
     summary = summary_of(tmp_path, zero, one)
     assert summary.ranks[1].last == last
     assert summary.ranks[0].waited == (41 if last else 0)
@@ -236,7 +236,7 @@ def test_the_last_rank_and_waiting_times_are_reported(tmp_path):
     for number in range(4):
         at = 10_000 * number
         for maker, late in zip(makers, (0, 3000, 1000), strict=True):
-            maker.scheduled("x", number + 1, ready=at + late * (number > 0), begun=at + 4000, ended=at + 5000)
+            maker.scheduled("x", number + 1, ready=at + late * (number > 0), start=at + 4000, end=at + 5000)
     summary = summary_of(tmp_path, *makers)
     # In three of four operations: 3 ms for rank 0 and 2 ms for rank 2.
     assert "Rank 1 came last in 75% of 4 operations; the others waited 1.88 ms for one on average." in render(summary)
@@ -246,8 +246,8 @@ def test_the_last_rank_and_waiting_times_are_reported(tmp_path):
 
 def test_tables_and_json_have_the_numbers_of_each_rank(tmp_path):
     zero, one = Maker(0, 2), Maker(1, 2)
-    zero.negotiated("x", 1, ready=100.1234, agreed=420, begun=430, ended=500, process_set=2)
-    one.negotiated("x", 1, ready=400, agreed=425, begun=435, ended=505, process_set=2)
+    zero.negotiated("x", 1, ready=100.1234, agreed=420, start=430, end=500, process_set=2)
+    one.negotiated("x", 1, ready=400, agreed=425, start=435, end=505, process_set=2)
     summary = summary_of(tmp_path, zero, one)
     head, *rows = [line for line in render(summary).splitlines() if line][1:]
     assert [head, *rows[:2]] == [
@@ -274,8 +274,8 @@ def test_tables_and_json_have_the_numbers_of_each_rank(tmp_path):
 def test_content_of_a_merged_trace(tmp_path):
     zero, one = Maker(0, 2), Maker(1, 2, clock=(5000, 300))
     one.clock(100, 7000, 200)
-    zero.negotiated("x", 1, ready=100.12345, agreed=420, begun=430, ended=500, process_set=2)
-    zero.scheduled("y", 2, ready=600, begun=700, ended=800)
+    zero.negotiated("x", 1, ready=100.12345, agreed=420, start=430, end=500, process_set=2)
+    zero.scheduled("y", 2, ready=600, start=700, end=800)
     summary_of(tmp_path, zero, one)
     events = merge([read(str(tmp_path / f"t.rank{rank}.json")) for rank in (0, 1)])
     about = [e["args"] for e in events if e.get("name") == "clock_sync" and e["ph"] == "M"]

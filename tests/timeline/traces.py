@@ -33,26 +33,26 @@ class Maker:
         return self._pids[key]
 
     def negotiated(
-        self, name: str, number: int, ready: float, agreed: float, begun: float, ended: float, process_set: int = 0
+        self, name: str, number: int, ready: float, agreed: float, start: float, end: float, process_set: int = 0
     ) -> None:
         """Write an allreduce that was requested, and queued once agreed on."""
         self._add(name, process_set, ready, "B", "NEGOTIATE_ALLREDUCE")
         self._add(name, process_set, ready, "X", str(self.rank))
         self._add(name, process_set, agreed, "E")
-        self._carry(name, process_set, number, agreed, begun, ended)
+        self._carry(name, process_set, number, agreed, start, end)
 
-    def scheduled(self, name: str, number: int, ready: float, begun: float, ended: float) -> None:
-        self._carry(name, 0, number, ready, begun, ended)
+    def scheduled(self, name: str, number: int, ready: float, start: float, end: float) -> None:
+        self._carry(name, 0, number, ready, start, end)
 
-    def _carry(self, name: str, process_set: int, number: int, since: float, begun: float, ended: float) -> None:
+    def _carry(self, name: str, process_set: int, number: int, since: float, start: float, end: float) -> None:
         self._add(name, process_set, since, "B", "ALLREDUCE", number=number)
         self._add(name, process_set, since, "B", "QUEUE")
-        self._add(name, process_set, begun, "E")
-        self._add(name, process_set, begun, "B", "MEMCPY_IN_FUSION_BUFFER")
-        self._add(name, process_set, begun + 1, "E")
-        self._add(name, process_set, begun + 1, "B", "GLOO_ALLREDUCE")
-        self._add(name, process_set, ended, "E")
-        self._add(name, process_set, ended, "E", dtype="float32", shape="[1]")
+        self._add(name, process_set, start, "E")
+        self._add(name, process_set, start, "B", "MEMCPY_IN_FUSION_BUFFER")
+        self._add(name, process_set, start + 1, "E")
+        self._add(name, process_set, start + 1, "B", "GLOO_ALLREDUCE")
+        self._add(name, process_set, end, "E")
+        self._add(name, process_set, end, "E", dtype="float32", shape="[1]")
 
     def _add(self, tensor: str, process_set: int, at: float, phase: str, label: str = "", **args: Any) -> None:
         event: dict[str, Any] = {"ph": phase, "pid": self.pid(tensor, process_set), "ts": at}

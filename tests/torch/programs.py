@@ -34,7 +34,7 @@ def loss_of(net, x):
     return net(x).square().mean()
 
 
-def everybody(net, number, loss=loss_of):
+def loss_of_all(net, number, loss=loss_of):
     """Return the mean of all ranks' losses, computed in this process."""
     return sum(loss(net, batch(number, r)) for r in range(hvd.size())) / hvd.size()
 
@@ -64,7 +64,7 @@ class Twins:
         self.twin_backward(number, loss)
 
     def twin_backward(self, number, loss=loss_of):
-        (everybody(self.twin, number, loss) * self.scale).backward()
+        (loss_of_all(self.twin, number, loss) * self.scale).backward()
 
     def clip(self, norm=0.05):
         for net in (self.net, self.twin):

@@ -48,8 +48,8 @@ def learned(left: SimpleNamespace) -> None:
 def iterable(left):
     assert left.steps == 20
     seen = torch.cat([x for x, _ in left.islice(left.stream, left.steps)])
-    everything = hvd.allgather(seen, name="seen").sort(dim=0).values  # each record once
-    assert torch.equal(everything, left.images[:1280].sort(dim=0).values)
+    gathered = hvd.allgather(seen, name="seen").sort(dim=0).values  # each record once
+    assert torch.equal(gathered, left.images[:1280].sort(dim=0).values)
 
 
 def evaluation(left):

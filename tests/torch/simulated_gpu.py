@@ -302,9 +302,9 @@ def _moved(function: Any, args: Any, kwargs: Any) -> Any:
             dtype = tensors
         elif isinstance(tensors, str | torch.device):
             device = tensors
-    there = isinstance(tensor, OnGpu)
-    target_cuda = there if device is None else _is_cuda(device)
-    moved = tensor if target_cuda == there else (_Up if target_cuda else _Down).apply(tensor)
+    on_gpu = isinstance(tensor, OnGpu)
+    target_cuda = on_gpu if device is None else _is_cuda(device)
+    moved = tensor if target_cuda == on_gpu else (_Up if target_cuda else _Down).apply(tensor)
     if moved is not tensor:
         kwargs.pop("copy", None)
     if dtype is None and not kwargs:

@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
 from tests.ranks import on_ranks
-from tests.torch.programs import OPTIMIZERS, Twins, assert_all_equal, batch, everybody, loss_of, network, votes, wrap
+from tests.torch.programs import OPTIMIZERS, Twins, assert_all_equal, batch, loss_of, loss_of_all, network, votes, wrap
 
 ACCUMULATED = {
     "average": (hvd.Average, True),
@@ -174,7 +174,7 @@ def test_checkpoints_and_gradients_of_gradients():
     # The same graph twice, and a graph of the gradients.
     for create_graph in (False, True):
         twins.zero_grad()
-        for net, value in ((twins.net, loss_of(twins.net, batch(50))), (twins.twin, everybody(twins.twin, 50))):
+        for net, value in ((twins.net, loss_of(twins.net, batch(50))), (twins.twin, loss_of_all(twins.twin, 50))):
             value.backward(retain_graph=True, create_graph=create_graph)
             value.backward(retain_graph=True)
             for p in net.parameters():

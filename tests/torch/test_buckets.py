@@ -23,9 +23,9 @@ def test_buckets_hold_gradients_in_order_of_arrival(enabled):
     assert not any(hvd.in_shared_memory(p.grad) for p in net.parameters())
     (bucket,) = buckets(optimizer)
     # The last layer's gradients arrive first.
-    came = [slot.name for slot in bucket.members]
-    assert [name.split(".")[0] for name in came] == ["4", "4", "2", "2", "0", "0"]
-    assert hvd.allgather_object(came) == [came] * hvd.size()
+    arrived = [slot.name for slot in bucket.members]
+    assert [name.split(".")[0] for name in arrived] == ["4", "4", "2", "2", "0", "0"]
+    assert hvd.allgather_object(arrived) == [arrived] * hvd.size()
     for number in (1, 2):
         step(net, optimizer, number)
         assert buckets(optimizer) == [bucket]

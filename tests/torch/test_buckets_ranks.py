@@ -22,8 +22,8 @@ def test_gradients_that_only_some_ranks_have():
         shared = torch.Generator().manual_seed(7)
         for number in range(30):
             optimizer.zero_grad(set_to_none=bool(number % 3))
-            everybody = torch.rand(5, generator=shared) < 0.6 if number > 3 else torch.ones(5, dtype=bool)
-            own = everybody & (torch.rand(5, generator=generator) < 0.7) if number > 3 else everybody
+            shared_mask = torch.rand(5, generator=shared) < 0.6 if number > 3 else torch.ones(5, dtype=bool)
+            own = shared_mask & (torch.rand(5, generator=generator) < 0.7) if number > 3 else shared_mask
             loss = sum(net[i](torch.ones(2, 3) * (number + hvd.rank())).square().mean() for i in range(5) if own[i])
             if own.any():
                 loss.backward()

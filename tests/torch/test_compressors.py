@@ -39,7 +39,7 @@ def noise(rank, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(rank)).clamp(-3, 3)
 
 
-def everybody(*shape):
+def noise_of_all(*shape):
     return torch.stack([noise(r, *shape) for r in range(hvd.size())])
 
 
@@ -52,7 +52,7 @@ def near(name, got, want, roundings=4):
 
 def through_collectives(name):
     compression = compressor(name)
-    own, mean = noise(hvd.rank(), 6, 5), everybody(6, 5).mean(0)
+    own, mean = noise(hvd.rank(), 6, 5), noise_of_all(6, 5).mean(0)
     kept = own.clone()
     near(name, hvd.allreduce(own, name="a", compression=compression), mean)
     near(name, hvd.allreduce(own, op=hvd.Sum, compression=compression), mean * hvd.size())

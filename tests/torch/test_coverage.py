@@ -63,7 +63,7 @@ def in_place_of_another(optimizer, more):
 WAYS = [appended, in_place_of_another]  # test_parameter_names.py covers more
 
 
-def surgery(way, buckets, op, when):
+def surgery(method, buckets, op, when):
     """Replace a parameter by hand, as when a layer is replaced."""
     twins = Twins(gradient_as_bucket_view=buckets, op=op)
     both = ((twins.net, twins.optimizer), (twins.twin, twins.plain))
@@ -72,13 +72,13 @@ def surgery(way, buckets, op, when):
         if number == 2 and when == "before backward":
             for net, optimizer in both:
                 net[4].bias = torch.nn.Parameter(net[4].bias.detach() + 1.0)
-                way(optimizer, net[4].bias)
+                method(optimizer, net[4].bias)
         if number == 2 and when == "before step":
             for net, _ in both:
                 net[4].bias = torch.nn.Parameter(net[4].bias.detach().clone())
             twins.backward(number)
             for net, optimizer in both:
-                way(optimizer, net[4].bias)
+                method(optimizer, net[4].bias)
         else:
             twins.backward(number)
             twins.clip(0.1)
@@ -87,11 +87,11 @@ def surgery(way, buckets, op, when):
 
 
 @pytest.mark.parametrize("when", ["before backward", "before step"])
-@pytest.mark.parametrize("way", WAYS)
-def test_parameters_added_to_groups_manually(pool, way, when):
+@pytest.mark.parametrize("method", WAYS)
+def test_parameters_added_to_groups_manually(pool, method, when):
     for buckets in BUCKET_VIEWS:
-        pool(2).run(surgery, way, buckets, hvd.Average, when)
-    pool(2).run(surgery, way, None, hvd.Sum, when)
+        pool(2).run(surgery, method, buckets, hvd.Average, when)
+    pool(2).run(surgery, method, None, hvd.Sum, when)
 
 
 class _Made(torch.autograd.Function):
@@ -154,25 +154,25 @@ def taken_and_given_back(net, x):
         p.grad = grad
 
 
-def made_by_hand(how, buckets, op, first):
+def made_by_hand(method, buckets, op, first):
     twins = Twins(gradient_as_bucket_view=buckets, op=op)
     for number in range(6):
         twins.zero_grad()
         if number < first:
             loss_of(twins.net, batch(number)).backward()
         else:
-            how(twins.net, batch(number))
+            method(twins.net, batch(number))
         twins.twin_backward(number)
         twins.step()
     assert_all_equal(twins.net)
 
 
 @pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("how", [by_autograd_grad, by_a_function, of_a_frozen_parameter, taken_and_given_back])
-def test_gradients_without_hooks(pool, how, first):
+@pytest.mark.parametrize("method", [by_autograd_grad, by_a_function, of_a_frozen_parameter, taken_and_given_back])
+def test_gradients_without_hooks(pool, method, first):
     for buckets in BUCKET_VIEWS:
-        pool(2).run(made_by_hand, how, buckets, hvd.Average, first)
-    pool(2).run(made_by_hand, how, None, hvd.Sum, first)
+        pool(2).run(made_by_hand, method, buckets, hvd.Average, first)
+    pool(2).run(made_by_hand, method, None, hvd.Sum, first)
 
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])

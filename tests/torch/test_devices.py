@@ -88,18 +88,18 @@ def test_operations_on_another_stream_keep_their_memory():
         devices._parked.clear()
 
 
-@pytest.mark.parametrize("where", ["wait", "order", "done"])
-def test_failed_operations_keep_memory_in_use_by_the_device(monkeypatch, where):
+@pytest.mark.parametrize("place", ["wait", "order", "done"])
+def test_failed_operations_keep_memory_in_use_by_the_device(monkeypatch, place):
     from horovod.torch.ops import devices
 
     class Job:
-        waits_for_devices = where == "done"
+        waits_for_devices = place == "done"
 
     def fails(*_):
         raise hvd.HorovodInternalError("rank 1 was lost")
 
     launched = FakeWork(lambda: False)
-    setattr(launched, where, fails)
+    setattr(launched, place, fails)
     work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, "tensors")
     launched.in_use = lambda: True
     monkeypatch.setattr(devices.frontend, "job", Job())
@@ -117,14 +117,14 @@ def test_waiting_for_the_device_times_out(monkeypatch):
     class Job:
         waits_for_devices = True
 
-    there, ordered = False, []
-    launched = FakeWork(lambda: there)
+    done, ordered = False, []
+    launched = FakeWork(lambda: done)
     launched.order = ordered.append
     work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, "tensors")
     monkeypatch.setattr(devices.frontend, "job", Job())
     assert not work.wait(0)
     assert not work.wait(0.01)
     assert not ordered
-    there = True
+    done = True
     assert work.wait(0)
     assert ordered == [2]

@@ -37,8 +37,8 @@ def optimizer_of(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
-def one_step(model: Layers, optimizer: torch.optim.Optimizer, step: int, way: tuple[str, bool]) -> None:
-    when, set_to_none = way
+def one_step(model: Layers, optimizer: torch.optim.Optimizer, step: int, variant: tuple[str, bool]) -> None:
+    when, set_to_none = variant
     if when == "before":
         optimizer.zero_grad(set_to_none=set_to_none)
     model(step).sum().backward()
@@ -47,7 +47,7 @@ def one_step(model: Layers, optimizer: torch.optim.Optimizer, step: int, way: tu
         optimizer.zero_grad(set_to_none=set_to_none)
 
 
-def loses_a_rank(way: tuple[str, bool], at: str):
+def loses_a_rank(variant: tuple[str, bool], at: str):
     """The last rank leaves in step FAILS before the reduction of gradients or of a metric.
 
     Return the largest difference from a run without a failure.
@@ -65,7 +65,7 @@ def loses_a_rank(way: tuple[str, bool], at: str):
             if world == 1 and state.step == FAILS and at == "gradients":
                 hvd.shutdown()
                 return False
-            one_step(model, optimizer, state.step, way)
+            one_step(model, optimizer, state.step, variant)
             if state.step == FAILS and at == "metric":
                 if world == 1:
                     hvd.shutdown()
@@ -86,20 +86,20 @@ def loses_a_rank(way: tuple[str, bool], at: str):
     expected = layers()
     plain = optimizer_of(expected)
     for step in range(STEPS):
-        one_step(expected, plain, step, way)
+        one_step(expected, plain, step, variant)
     return max(
         (got - target).abs().max().item() for got, target in zip(model.parameters(), expected.parameters(), strict=True)
     )
 
 
 @pytest.mark.parametrize("at", ["gradients", "metric"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way[0]}-{'none' if way[1] else 'zeros'}")
-def test_training_continues_as_without_a_failure(pool, way, at):
-    difference, _ = pool(2, initialized=False).run(loses_a_rank, way, at)
+@pytest.mark.parametrize("variant", WAYS, ids=lambda variant: f"{variant[0]}-{'none' if variant[1] else 'zeros'}")
+def test_training_continues_as_without_a_failure(pool, variant, at):
+    difference, _ = pool(2, initialized=False).run(loses_a_rank, variant, at)
     assert difference < 1e-12
 
 
-def joins(way: tuple[str, bool]):
+def joins(variant: tuple[str, bool]):
     """Rank 1 is new: rank 0 has taken three steps before it joins."""
     model = layers()
     optimizer = optimizer_of(model)
@@ -107,7 +107,7 @@ def joins(way: tuple[str, bool]):
     if hvd.rank() == 0:
         state._synced = True
         for state.step in range(3):
-            one_step(model, optimizer, state.step, way)
+            one_step(model, optimizer, state.step, variant)
     state.sync()
     assert state.step == 2
     found = [p.grad is not None for p in model.parameters()]

@@ -10,26 +10,26 @@ from horovod.torch.elastic import ElasticSampler
 MODULE = "horovod.torch.elastic.sampler"
 
 
-def of(rank: int, size: int):
+def job_of(rank: int, size: int):
     return mock.patch.multiple(MODULE, rank=lambda: rank, size=lambda: size)
 
 
 def test_loaders_resume_at_their_position():
-    with of(0, 2):
+    with job_of(0, 2):
         sampler = ElasticSampler(range(8), shuffle=False)
     loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, sampler=sampler)
     assert [part.tolist() for part in loader] == [[0, 2], [4, 6]]
     sampler.record_batch(0, 2)
     assert sampler.state_dict() == {"epoch": 0, "processed_num": 4, "seed": 0, "length": 8}
     assert len(sampler) == 4, "until it is reset"
-    with of(0, 1):
+    with job_of(0, 1):
         sampler.reset()
     assert (sampler.rank, sampler.num_replicas, len(sampler)) == (0, 1, 4)
     assert [part.tolist() for part in loader] == [[4, 5], [6, 7]]
     sampler.record_batch(0, 2)
     sampler.record_batch(1, 2)
     assert sampler.processed_indices == list(range(8))
-    with of(0, 1):
+    with job_of(0, 1):
         sampler.reset()
         assert (list(sampler), len(sampler)) == ([], 0), "nothing is left, and nothing is wrong"
         sampler.set_epoch(1)
@@ -38,13 +38,13 @@ def test_loaders_resume_at_their_position():
 
 def test_a_running_epoch_keeps_finished_samples():
     """Also for programs that call set_epoch at its beginning, and again in the middle."""
-    with of(0, 2):
+    with job_of(0, 2):
         sampler = ElasticSampler(range(8), shuffle=False)
         sampler.set_epoch(1)
         sampler.record_batch(0, 2)
         sampler.set_epoch(1)
         assert (list(sampler), sampler.processed_num) == ([4, 6], 4)
-    with of(0, 1):
+    with job_of(0, 1):
         sampler.reset()
         sampler.set_epoch(1)
         assert (list(sampler), sampler.processed_num) == ([4, 5, 6, 7], 4)
@@ -64,7 +64,7 @@ def test_a_running_epoch_keeps_finished_samples():
 def test_a_loop_continues_after_records_are_undone(shuffle):
     """As after ``state.restore()`` in the middle of a loop: batch numbers are those of the loop."""
     for rank in (0, 1):
-        with of(rank, 2):
+        with job_of(rank, 2):
             sampler = ElasticSampler(range(24), shuffle=shuffle)
             sampler.record_batch(0, 2)  # an earlier loop
             before = sampler.state_dict()

@@ -83,11 +83,11 @@ def own_numbers():
     state.sync()
     state.commit()
     assert state.mine.value == hvd.rank()
-    drawn = torch.rand(1).item()
+    number = torch.rand(1).item()
     state.restore()
-    assert torch.rand(1).item() == drawn
+    assert torch.rand(1).item() == number
     assert sorted(state._own_of) == [0, 1]
-    return drawn
+    return number
 
 
 def test_each_rank_has_its_own_random_numbers(pool):

@@ -59,12 +59,12 @@ def whole(program: str, turns: int = 3) -> list[list[bool]]:
     state.go_on(count, touched)
     for _ in range(turns):
         found.append([])
-        for what in program:
-            if what == "r":
+        for action in program:
+            if action == "r":
                 found[-1].append(state.is_between(count, touched))
-            count += what == "c"
-            touched += what in "rm"
-            if what == "s":
+            count += action == "c"
+            touched += action in "rm"
+            if action == "s":
                 state.stepped(count, touched)
     return found
 

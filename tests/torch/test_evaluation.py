@@ -92,9 +92,9 @@ def test_predictions_are_gathered_by_id():
 def test_rank_0_is_first(tmp_path):
     file = tmp_path / "data"
     with hvd.rank0_first():
-        there = file.exists()
+        exists = file.exists()
         file.write_text("")
-    assert there == (hvd.rank() == 1)
+    assert exists == (hvd.rank() == 1)
     with pytest.raises(RuntimeError if hvd.rank() else OSError, match="no space"), hvd.rank0_first():
         raise OSError("no space")
 

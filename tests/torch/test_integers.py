@@ -26,9 +26,9 @@ def test_averages_and_scaled_sums():
             "scaled": hvd.allreduce(one, **scaled),
             "prescaled": hvd.allreduce(one, op=hvd.Sum, prescale_factor=1 / n),
         }
-        for what, result in results.items():
+        for case, result in results.items():
             assert result.dtype is dtype
-            assert value - 1 <= int(result) <= value + n, (what, dtype, result)
+            assert value - 1 <= int(result) <= value + n, (case, dtype, result)
     assert hvd.allreduce(torch.tensor([-1 if me else 0])).tolist() == [0]  # -2/3, truncated
     counts = (torch.ones(2, 2, dtype=torch.uint8) * (200 + me)).to_sparse()
     average = hvd.sparse_allreduce_async(counts, name="counts", op=hvd.Average)().to_dense()

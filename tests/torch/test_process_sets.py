@@ -15,9 +15,9 @@ def even_and_odd(make):
     # Both sets and the global one work at the same time under the same names.
     for _ in range(20):
         handle = hvd.allreduce_async(torch.tensor([r]), name="x", op=hvd.Sum, process_set=own)
-        everybody = hvd.allreduce_async(torch.tensor([r]), name="x", op=hvd.Sum)
+        summed = hvd.allreduce_async(torch.tensor([r]), name="x", op=hvd.Sum)
         assert hvd.synchronize(handle).item() == total
-        assert hvd.synchronize(everybody).item() == 6
+        assert hvd.synchronize(summed).item() == 6
         assert hvd.allreduce(torch.tensor([r]), process_set=own).item() == total / 2
     first, second = own.ranks
     assert hvd.reducescatter(torch.tensor([r, r, r]), op=hvd.Sum, process_set=own).tolist() == [total] * (

@@ -53,10 +53,10 @@ def test_changed_calls_are_not_treated_as_repeats():
                 for step in range(6):
                     value = make()
                     result = call(value, name=name, **{"op": hvd.Sum, **arguments})
-                    what = (form, name, arguments, value.shape, value.dtype, step)
-                    assert (result.shape, result.dtype) == (value.shape, value.dtype), what
-                    assert bool((result == expected).all()), (what, result)
-                    assert (result is value) == form.endswith("_"), what
+                    case = (form, name, arguments, value.shape, value.dtype, step)
+                    assert (result.shape, result.dtype) == (value.shape, value.dtype), case
+                    assert bool((result == expected).all()), (case, result)
+                    assert (result is value) == form.endswith("_"), case
 
 
 @on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1", fresh=True)

@@ -143,17 +143,17 @@ def test_parameters_are_read_while_they_are_gathered(read, tmp_path):
     torch.manual_seed(3)
     net = torch.nn.RNN(5, 7) if read == "recurrent" else Net()
     nets, optimizers = both(MAKERS["adam"], overlap=True, nets=(net, copy.deepcopy(net)))
-    x, begun = batch(1), tmp_path / "begun"
+    x, started = batch(1), tmp_path / "begun"
     for net, optimizer in reversed(list(zip(nets, optimizers, strict=True))):
         READS["recurrent" if read == "recurrent" else "forward"](net, x).sum().backward()
         if hvd.rank() == 1 and net is nets[0]:  # this rank gathers when the other one reads
-            optimizer.register_step_post_hook(lambda *_: eventually(begun.exists, 60, "step() returns early"))
+            optimizer.register_step_post_hook(lambda *_: eventually(started.exists, 60, "step() returns early"))
         optimizer.step()
         optimizer.zero_grad()
     if read in ("forward", "recurrent"):
-        nets[0].register_forward_pre_hook(lambda *_: begun.touch(), prepend=True)
+        nets[0].register_forward_pre_hook(lambda *_: started.touch(), prepend=True)
     else:
-        begun.touch()
+        started.touch()
     assert torch.equal(*(READS[read](net, x) for net in nets))
     gathers._compiled = False
     hvd.shutdown()
@@ -215,12 +215,12 @@ def test_reentrant_checkpoint_and_compression():
     torch.testing.assert_close(list(nets[0].parameters()), list(nets[1].parameters()))
 
 
-def loses_a_rank(ended, overlap):
+def loses_a_rank(marker, overlap):
     (net, _), (optimizer, _) = both(MAKERS["momentum"], overlap=overlap)
     train(net, optimizer, [1])
 
     def die(*_):
-        ended.write_text(str(time.time()))
+        marker.write_text(str(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
 
     if hvd.rank() == 2:

@@ -57,11 +57,11 @@ def test_memory_is_freed():
     start = stats("arena_bytes")
     part = hvd.empty_shared(1 << 20)[:3]
     assert stats("arena_bytes") >= start + (4 << 20)  # a view keeps the memory alive
-    where = part.data_ptr()
+    address = part.data_ptr()
     del part
     assert stats("arena_bytes") == start
     again = hvd.empty_shared(1 << 20)
-    assert again.data_ptr() == where
+    assert again.data_ptr() == address
     assert not again.any()
     # A tensor at a freed shared address is not treated as shared.
     del again

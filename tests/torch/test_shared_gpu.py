@@ -38,8 +38,8 @@ def same_as_on_the_cpu(gpus_of_the_host=1):
                 expected = hvd.allreduce_async(tensor, op=op, name="cpu." + name, **factors)
                 handles.append((name, hvd.allreduce_async(gpu(tensor), op=op, name=name, **factors), expected))
     for name, handle, expected in handles:
-        there, here = values(hvd.synchronize(handle)), hvd.synchronize(expected)
-        assert torch.equal(there, here), name
+        result, here = values(hvd.synchronize(handle)), hvd.synchronize(expected)
+        assert torch.equal(result, here), name
     large = torch.rand(9_000_001, generator=generator)  # more than a buffer holds
     assert torch.equal(values(hvd.allreduce(gpu(large), name="large")), hvd.allreduce(large, name="cpu.large"))
     part = hvd.reducescatter(gpu(large[:30_001]), name="part", op=hvd.Sum)

@@ -80,9 +80,9 @@ def loses_a_rank_that_is_waited_for(launched):
 
 
 def test_a_lost_rank_does_not_keep_streams_waiting(two, tmp_path):
-    took = two(loses_a_rank_that_is_waited_for, tmp_path / "launched")
-    assert isinstance(took, float), took
-    assert took < 15
+    elapsed = two(loses_a_rank_that_is_waited_for, tmp_path / "launched")
+    assert isinstance(elapsed, float), elapsed
+    assert elapsed < 15
 
 
 def leaves_with_work_under_way():

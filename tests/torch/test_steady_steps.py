@@ -93,8 +93,8 @@ def test_frozen_and_unused_parameters_do_not_slow_a_step():
         usual = settled(freeze=LAYERS // 2, gradient_as_bucket_view=bucket_views)
         operations, _ = of_the_engine(*usual)
         some = calls(*usual)
-        for what in ({"freeze": LAYERS // 2, "unused": 20}, {"freeze": LAYERS // 2, "unused": 60}):
-            net, optimizer = settled(gradient_as_bucket_view=bucket_views, **what)
+        for options in ({"freeze": LAYERS // 2, "unused": 20}, {"freeze": LAYERS // 2, "unused": 60}):
+            net, optimizer = settled(gradient_as_bucket_view=bucket_views, **options)
             assert of_the_engine(net, optimizer) == (operations, [])
             assert calls(net, optimizer) == some
             assert all(p.grad is None for p in net[: LAYERS // 2].parameters())

@@ -11,7 +11,7 @@ import horovod.torch as hvd
 from horovod.strategies import OuterSGD
 from tests.ranks import on_ranks
 from tests.runner.elastic.launched import elastic_job
-from tests.torch.programs import OPTIMIZERS, assert_all_equal, batch, everybody, loss_of, network, train
+from tests.torch.programs import OPTIMIZERS, assert_all_equal, batch, loss_of, loss_of_all, network, train
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
@@ -24,7 +24,7 @@ def mean_of_ranks(net):
     return hvd.allreduce(flat(net), name="mean")
 
 
-def synchronous(numbers, make=OPTIMIZERS["sgd"], loss=everybody):
+def synchronous(numbers, make=OPTIMIZERS["sgd"], loss=loss_of_all):
     """Return a network that one process has trained on the batches of all ranks."""
     net = network()
     optimizer = make(net.parameters())

@@ -7,7 +7,7 @@ import torch
 
 import horovod.torch as hvd
 from tests.ranks import on_ranks
-from tests.torch.programs import assert_all_equal, assert_close, batch, everybody, loss_of, network, wrap
+from tests.torch.programs import assert_all_equal, assert_close, batch, loss_of, loss_of_all, network, wrap
 
 
 def in_threads(*calls):
@@ -46,7 +46,7 @@ def test_consecutive_passes(bucketed):
         optimizer.zero_grad()
         plain.zero_grad()
         assert in_threads(*[lambda step=step: go_backward(step)] * 3) == []
-        (3 * everybody(reference, step)).backward()
+        (3 * loss_of_all(reference, step)).backward()
         optimizer.step()
         plain.step()
         assert_close(net, reference)

@@ -54,20 +54,20 @@ def train_language_model(dtype, tolerance, steps):
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
 
-        everything = [tokens_of(step, micro, rank) for micro in range(2) for rank in range(hvd.size())]
+        batches = [tokens_of(step, micro, rank) for micro in range(2) for rank in range(hvd.size())]
         plain.zero_grad()
-        total = sum(int((labels >= 0).sum()) for _, labels in everything)
-        (sum(loss_sum(twin, *one) for one in everything) / total).backward()
+        total = sum(int((labels >= 0).sum()) for _, labels in batches)
+        (sum(loss_sum(twin, *one) for one in batches) / total).backward()
         torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
         plain.step()
         assert_close(net, twin, rtol=tolerance, atol=tolerance / 100)
     assert_all_equal(net)
 
 
-def train(how, compression=None, dtype=torch.float64, tolerance=1e-9, **options):
+def train(method, compression=None, dtype=torch.float64, tolerance=1e-9, **options):
     """Train with batches of different sizes, and compare each step with one process."""
     net, twin = network(dtype=dtype), network(dtype=dtype)
-    if how == "callable":
+    if method == "callable":
         options["weight"] = lambda: rows_of(step, hvd.rank())
     if compression is not None:
         options["compression"] = getattr(hvd.Compression, compression)
@@ -75,7 +75,7 @@ def train(how, compression=None, dtype=torch.float64, tolerance=1e-9, **options)
     for step in range(STEPS):
         own = batch(step, rows=rows_of(step, hvd.rank())).to(dtype)
         optimizer.zero_grad()
-        with hvd.weight(len(own)) if how == "block" else contextlib.nullcontext():
+        with hvd.weight(len(own)) if method == "block" else contextlib.nullcontext():
             net(own).square().mean().backward()  # NaN without rows
         optimizer.step()
         rows = torch.cat([batch(step, r, rows_of(step, r)) for r in range(hvd.size())]).to(dtype)

@@ -67,9 +67,9 @@ class Controller:
         client = Client()
         while True:
             try:
-                for event, thing in client.follow(path):
+                for event, obj in client.follow(path):
                     if event:
-                        self._news.put((path, event, thing))
+                        self._news.put((path, event, obj))
             except (Refused, OSError) as error:
                 print(f"jobs: {error}", flush=True)
                 time.sleep(AGAIN)
@@ -89,17 +89,17 @@ class Controller:
             del self._wakes[uid]
         return (found | due) - {""}
 
-    def _learn(self, path: str, event: str, thing: dict[str, Any]) -> str:
+    def _learn(self, path: str, event: str, obj: dict[str, Any]) -> str:
         known = self._jobs if path == JOBS else self._pods
-        uid = thing["metadata"]["uid"]
+        uid = obj["metadata"]["uid"]
         if event == "DELETED":
             known.pop(uid, None)
-        elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
+        elif int(known.get(uid, obj)["metadata"]["resourceVersion"]) <= int(obj["metadata"]["resourceVersion"]):
             # Keep a newer version of the object, which this controller may have created since the event.
-            known[uid] = thing
+            known[uid] = obj
         if path == JOBS:
             return str(uid)
-        owners = thing["metadata"].get("ownerReferences", [])
+        owners = obj["metadata"].get("ownerReferences", [])
         return next((str(each["uid"]) for each in owners if each.get("controller") and each["kind"] == "Job"), "")
 
     def _pods_of(self, uid: str) -> list[dict[str, Any]]:
@@ -160,11 +160,11 @@ class Controller:
         status = {name: value for name, value in status.items() if value != before.get(name, 0)}
         if "startTime" not in before and (plan.active or plan.condition):
             status["startTime"] = now()
-        there = before.get("conditions") or []
-        if plan.condition and plan.condition[0] not in {each["type"] for each in there}:
+        conditions = before.get("conditions") or []
+        if plan.condition and plan.condition[0] not in {each["type"] for each in conditions}:
             kind, reason, message = plan.condition
             condition = {"type": kind, "status": "True", "reason": reason, "message": message}
-            status["conditions"] = [*there, {**condition, "lastTransitionTime": now(), "lastProbeTime": now()}]
+            status["conditions"] = [*conditions, {**condition, "lastTransitionTime": now(), "lastProbeTime": now()}]
             if kind == "Complete":
                 status["completionTime"] = now()
         if status:
@@ -196,8 +196,8 @@ class Controller:
         self._client.request("POST", f"/api/v1/namespaces/{metadata['namespace']}/events", event)
 
 
-def _path(thing: dict[str, Any]) -> str:
-    metadata = thing["metadata"]
-    kind = "/apis/batch/v1" if "template" in thing["spec"] else "/api/v1"
-    resource = "jobs" if "template" in thing["spec"] else "pods"
+def _path(obj: dict[str, Any]) -> str:
+    metadata = obj["metadata"]
+    kind = "/apis/batch/v1" if "template" in obj["spec"] else "/api/v1"
+    resource = "jobs" if "template" in obj["spec"] else "pods"
     return f"{kind}/namespaces/{metadata['namespace']}/{resource}/{metadata['name']}"

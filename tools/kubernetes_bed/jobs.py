@@ -72,10 +72,10 @@ def going(pod: Pod) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def ended(pod: Pod) -> bool:
+def has_ended(pod: Pod) -> bool:
     """Return True if all processes of the pod have exited."""
-    gone = going(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
-    return gone or pod["status"].get("phase") in ("Succeeded", "Failed")
+    deleted = going(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
+    return deleted or pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> Plan:
@@ -84,8 +84,8 @@ def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> 
     policy = more.get("podFailurePolicy")
     plan = Plan()
     _count(pods, record, policy, plan, now)
-    living = [each for each in pods if not ended(each)]
-    there = [each for each in living if policy or not going(each)]
+    living = [each for each in pods if not has_ended(each)]
+    existing = [each for each in living if policy or not going(each)]
     plan.active = sum(not going(each) for each in living)
     if finished(job):
         return plan
@@ -99,16 +99,16 @@ def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> 
     elif len(record.done) >= spec.get("completions", 1):
         plan.condition = ("Complete", "CompletionsReached", "Reached expected number of succeeded pods")
     else:
-        _create(spec, more["completionMode"] == "Indexed", there, record, plan, now)
+        _create(spec, more["completionMode"] == "Indexed", existing, record, plan, now)
     return plan
 
 
 def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan: Plan, now: float) -> None:
     for each in pods:
         uid = each["metadata"]["uid"]
-        if ended(each) and FINALIZER in each["metadata"].get("finalizers", ()):
+        if has_ended(each) and FINALIZER in each["metadata"].get("finalizers", ()):
             plan.release.append(each)
-        lost = ended(each) if policy else ended(each) or going(each)
+        lost = has_ended(each) if policy else has_ended(each) or going(each)
         if not lost or uid in record.counted:
             continue
         record.counted.add(uid)
@@ -123,25 +123,25 @@ def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan:
 
 
 def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
-    there = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
+    pods = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
     # Add the condition DisruptionTarget here, because kubelets set it only since Kubernetes 1.26.
     if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):
-        there.add(("DisruptionTarget", "True"))
+        pods.add(("DisruptionTarget", "True"))
     return any(
-        rule["action"] == "Ignore" and (each["type"], each.get("status", "True")) in there
+        rule["action"] == "Ignore" and (each["type"], each.get("status", "True")) in pods
         for rule in policy["rules"]
         for each in rule.get("onPodConditions", [])
     )
 
 
-def _create(spec: dict[str, Any], indexed: bool, there: list[Pod], record: Record, plan: Plan, now: float) -> None:
+def _create(spec: dict[str, Any], indexed: bool, pods: list[Pod], record: Record, plan: Plan, now: float) -> None:
     most = spec.get("parallelism", 1)
     if indexed:
-        used = {index_of(each) for each in there} | record.done
+        used = {index_of(each) for each in pods} | record.done
         indices: list[int | None] = [n for n in range(spec["completions"]) if n not in used]
     else:
-        indices = [None] * (spec.get("completions", 1) - len(record.done) - len(there))
-    indices = indices[: max(0, most - len(there))]
+        indices = [None] * (spec.get("completions", 1) - len(record.done) - len(pods))
+    indices = indices[: max(0, most - len(pods))]
     if not indices:
         return
     wait = 0.0

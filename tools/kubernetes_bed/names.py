@@ -30,16 +30,16 @@ class Names:
         self._vain: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def learn(self, event: str, thing: dict[str, Any]) -> None:
+    def learn(self, event: str, obj: dict[str, Any]) -> None:
         """Update the addresses from a watch event of an Endpoints object."""
-        metadata = thing["metadata"]
+        metadata = obj["metadata"]
         base = f"{metadata['name']}.{metadata['namespace']}.{ZONE}"
         with self._lock:
             for name in [each for each in self._found if each == base or each.endswith(f".{base}")]:
                 del self._found[name]
             if event == "DELETED":
                 return
-            for subset in thing.get("subsets") or []:
+            for subset in obj.get("subsets") or []:
                 for each in [*subset.get("addresses", []), *subset.get("notReadyAddresses", [])]:
                     for name in [base, *([f"{each['hostname']}.{base}"] if each.get("hostname") else [])]:
                         self._found.setdefault(name, set()).add(each["ip"])
@@ -81,9 +81,9 @@ def serve(address: str, port: int = 53) -> None:
         client = Client()
         while True:
             try:
-                for event, thing in client.follow("/api/v1/endpoints"):
+                for event, obj in client.follow("/api/v1/endpoints"):
                     if event:
-                        names.learn(event, thing)
+                        names.learn(event, obj)
             except (Refused, OSError) as error:
                 print(f"names: {error}", flush=True)
                 time.sleep(1)

@@ -147,8 +147,8 @@ def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
     """Set a pod's DisruptionTarget condition before an eviction, as Kubernetes 1.26 does. Raise Refused if it fails."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "Eviction API: evicting"}
     client = Client()
-    there = client.request("GET", path)["status"].get("conditions", [])
-    rest = [each for each in there if each["type"] != condition["type"]]
+    conditions = client.request("GET", path)["status"].get("conditions", [])
+    rest = [each for each in conditions if each["type"] != condition["type"]]
     client.patch(f"{path}/status", {"status": {"conditions": [*rest, condition]}})
 
 

@@ -58,7 +58,7 @@ def outdated(root: Path, reasons: Known) -> list[str]:
     return found
 
 
-def tell(mutant: Mutant) -> None:
+def report(mutant: Mutant) -> None:
     if mutant.outcome == "lives":
         print(f"  lives: {mutant.file}:{mutant.line}: {mutant.change}", flush=True)
 
@@ -109,19 +109,19 @@ def main() -> int:
     for group in by_hand.by_tests(chosen):
         print(f"chosen by hand: {group[0].tests}", flush=True)
         try:
-            mutants += by_hand.try_python(ROOT, group, options.jobs, tell)
+            mutants += by_hand.try_python(ROOT, group, options.jobs, report)
         except RuntimeError as error:
             failed.append(str(error))
     for target in python:
         print(target.file, flush=True)
         try:
-            mutants += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
+            mutants += try_all(ROOT, target, options.most, options.seed, options.jobs, report)
         except RuntimeError as error:
             # Report the error and continue with the other modules.
             failed.append(str(error))
     if native := [c for c in chosen if c.binary]:
         print("chosen by hand in C++", flush=True)
-        mutants += native_mutants.try_table(ROOT, ROOT / "build" / "mutants", native, options.jobs, tell)
+        mutants += native_mutants.try_table(ROOT, ROOT / "build" / "mutants", native, options.jobs, report)
     print("\n".join([*summary(mutants, reasons), *failed]))
     print(f"{time.monotonic() - start:.0f} s, seed {options.seed}, at most {options.most} of a module")
     return 0 if sum(mutant.outcome != "lives" for mutant in mutants) >= ENOUGH * len(mutants) and not failed else 1

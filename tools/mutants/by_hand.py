@@ -96,7 +96,7 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
     return list(groups.values())
 
 
-def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
+def try_python(root: Path, group: list[Chosen], jobs: int, report: Callable[[Mutant], None]) -> list[Mutant]:
     """Test Python mutants that share the same tests. Raise RuntimeError if the tests fail on the unmodified code."""
     tests = tuple(group[0].tests.split())
     seconds = max(patience(root, Target(file, tests)) for file in dict.fromkeys(entry.file for entry in group))
@@ -104,7 +104,7 @@ def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutan
     def attempt(entry: Chosen) -> Mutant:
         source = (root / entry.file).read_text(encoding="utf-8")
         result = mutant(source, entry, run_tests(root, Target(entry.file, tests), mutated(source, entry), seconds))
-        tell(result)
+        report(result)
         return result
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -26,11 +26,11 @@ def copy_changed(root: Path, copy: Path) -> None:
     for part in PARTS:
         files = [root / part] if (root / part).is_file() else [f for f in (root / part).rglob("*") if f.is_file()]
         for file in files:
-            to = copy / file.relative_to(root)
-            changed.add(to)
-            if not to.exists() or to.read_bytes() != file.read_bytes():
-                to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, to)
+            target = copy / file.relative_to(root)
+            changed.add(target)
+            if not target.exists() or target.read_bytes() != file.read_bytes():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
     for part in PARTS:
         for file in (copy / part).rglob("*"):
             if file.is_file() and file not in changed:
@@ -72,7 +72,7 @@ class Build:
 
 
 def try_table(
-    root: Path, folder: Path, natives: list[Chosen], jobs: int, tell: Callable[[Mutant], None]
+    root: Path, folder: Path, natives: list[Chosen], jobs: int, report: Callable[[Mutant], None]
 ) -> list[Mutant]:
     """Test all C++ mutants in the table.
 
@@ -95,5 +95,5 @@ def try_table(
         finally:
             file.write_text(source, encoding="utf-8")
         mutants.append(mutant(source, native, outcome))
-        tell(mutants[-1])
+        report(mutants[-1])
     return mutants

@@ -133,7 +133,7 @@ def patience(root: Path, target: Target) -> float:
 
 
 def try_all(
-    root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
+    root: Path, target: Target, most: int, seed: int, jobs: int, report: Callable[[Mutant], None]
 ) -> list[Mutant]:
     """Test up to `most` mutants of a file, chosen by `seed`.
 
@@ -148,7 +148,7 @@ def try_all(
         change = chosen[number]
         outcome = run_tests(root, target, applied(source, change), seconds)
         mutant = Mutant.after(outcome, target.file, change.line, str(change), source)
-        tell(mutant)
+        report(mutant)
         return mutant
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -47,12 +47,12 @@ def _epoch() -> int:
     return int(value)
 
 
-def _all(sources: Path, arches: list[str], pythons: dict[str, Path], work: Path, to: Path) -> list[Path]:
-    build.empty(to)
-    archive = build.sdist(sources, to)
+def _all(sources: Path, arches: list[str], pythons: dict[str, Path], work: Path, out: Path) -> list[Path]:
+    build.empty(out)
+    archive = build.sdist(sources, out)
     wheels = [archive]
     for arch in arches:
-        wheels += build.wheels(sysroot.ARCHES[arch], pythons, archive, work, to)
+        wheels += build.wheels(sysroot.ARCHES[arch], pythons, archive, work, out)
     return wheels
 
 

@@ -129,10 +129,10 @@ def empty(folder: Path) -> None:
         path.unlink()
 
 
-def sdist(sources: Path, to: Path) -> Path:
+def sdist(sources: Path, out: Path) -> Path:
     """Build the sdist from the sources in a folder that `checkout` has created, and return its path."""
-    run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", to, sources])
-    return to / f"horovod-{version()}.tar.gz"
+    run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, sources])
+    return out / f"horovod-{version()}.tar.gz"
 
 
 def unpacked(archive: Path, place: Path) -> Path:
@@ -166,7 +166,7 @@ def environment(python: Path, place: Path) -> Path:
 
 
 def wheel(
-    planned: Wanted, arch: sysroot.Arch, python: Path, source: Path, toolchain: Path, place: Path, to: Path
+    planned: Wanted, arch: sysroot.Arch, python: Path, source: Path, toolchain: Path, place: Path, out: Path
 ) -> Path:
     """Build one wheel and return its path.
 
@@ -195,7 +195,7 @@ def wheel(
     run([*command, source], env=_settings(planned, arch, toolchain))
     (built,) = here.glob("*.whl")
     run([sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform_tag(arch.name), built])
-    return Path(shutil.copy(here / planned.file_name(version(), arch.name), to))
+    return Path(shutil.copy(here / planned.file_name(version(), arch.name), out))
 
 
 def _settings(planned: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
@@ -214,7 +214,7 @@ def _settings(planned: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str,
     }
 
 
-def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Path, to: Path) -> list[Path]:
+def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Path, out: Path) -> list[Path]:
     """Build all wheels for a CPU architecture from scratch and return their paths.
 
     Args:
@@ -231,5 +231,5 @@ def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Pa
     built = []
     for planned in WANTED:
         python = environment(pythons[planned.python], work / f"python{planned.python}")
-        built.append(wheel(planned, arch, python, source, toolchain, place / "cmake", to))
+        built.append(wheel(planned, arch, python, source, toolchain, place / "cmake", out))
     return built

@@ -67,8 +67,8 @@ def has_executable_stack(library: bytes) -> bool:
 
 def _output(*argv: str | Path) -> tuple[int, str]:
     command = [sys.executable, "-m", *map(str, argv)]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
-    return ended.returncode, ended.stdout
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
+    return done.returncode, done.stdout
 
 
 def complaints(wheel: Path) -> list[str]:
@@ -96,8 +96,8 @@ def complaints(wheel: Path) -> list[str]:
     if consistent is None or platform_tag(arch) not in _and_later(consistent[1]):
         bad.append(f"auditwheel: {' '.join(output.split())}")
     if planned.tag.endswith("-abi3"):
-        ended, output = _output("abi3audit", "--strict", "--report", wheel)
-        bad += [f"abi3audit: {output}"] if ended else []
+        done, output = _output("abi3audit", "--strict", "--report", wheel)
+        bad += [f"abi3audit: {output}"] if done else []
     return bad
 
 

@@ -233,8 +233,8 @@ def _add_newer(arch: Arch, root: Path, folders: list[str]) -> None:
     subprocess.run(command, check=True, timeout=DEADLINE)
 
 
-def _compile(arch: Arch, argv: list[str], to: Path) -> None:
-    command = [arch.tool("gcc"), "-c", *argv, "-o", str(to)]
+def _compile(arch: Arch, argv: list[str], out: Path) -> None:
+    command = [arch.tool("gcc"), "-c", *argv, "-o", str(out)]
     try:
         subprocess.run(command, check=True, timeout=DEADLINE)
     except subprocess.CalledProcessError as error:

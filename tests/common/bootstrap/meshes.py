@@ -16,8 +16,8 @@ def make_peer(
     rank, hostname="a", machine="m", *, endpoints=(), unix_name="u", version=__version__, dynamic=False, sets=()
 ):
     """Return the record of a rank."""
-    where = [list(endpoints), unix_name]
-    return Peer(version, rank, hostname, machine, 100 + rank, "n", *where, [0], {}, dynamic, [*map(SetSpec, sets)], [])
+    own = [list(endpoints), unix_name]
+    return Peer(version, rank, hostname, machine, 100 + rank, "n", *own, [0], {}, dynamic, [*map(SetSpec, sets)], [])
 
 
 def make_peers(hosts, listeners, publish=lambda _, own: own):
@@ -28,7 +28,7 @@ def make_peers(hosts, listeners, publish=lambda _, own: own):
     ]
 
 
-def where(listeners):
+def addresses_of(listeners):
     return listeners.endpoints[0].address, listeners.endpoints[0].port
 
 

@@ -73,22 +73,22 @@ class Telling(Launcher):
 
 def test_failed_connections_are_retried_and_reported_once(monkeypatch, capfd):
     monkeypatch.setattr(module, "PAUSE", 0.01)
-    telling, engine, event = Telling(deaf=0), Engine(), threading.Event()
-    begun, tried = threading.Event(), []
+    peer, engine, event = Telling(deaf=0), Engine(), threading.Event()
+    started, tried = threading.Event(), []
 
     def connect():
-        assert begun.wait(60)
+        assert started.wait(60)
         tried.append(None)
         if len(tried) == 1:
             raise ValueError("the store's address cannot be used: too many open files")
-        return telling if len(tried) == 5 else Broken()
+        return peer if len(tried) == 5 else Broken()
 
     listening = Listening(7, connect, lambda at, what, epoch: event.set() if what is HostUpdateResult.added else None)
     listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
-    begun.set()
+    started.set()
     assert event.wait(60), "rank 0 would let no worker in"
     engine.end()
-    assert telling.all_told.wait(60)
+    assert peer.all_told.wait(60)
     output = capfd.readouterr().err
     assert output.count("on which the launcher's news come has failed, and is tried again: the store's address") == 1
     assert output.count("news of the launcher that cannot be read are passed over") == 1

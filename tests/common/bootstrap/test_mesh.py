@@ -12,7 +12,7 @@ from horovod.common.bootstrap.errors import LinkError
 from horovod.common.bootstrap.mesh import MeshBuilder
 from horovod.common.bootstrap.peers import make_plan
 from horovod.common.network.connecting import Listeners
-from tests.common.bootstrap.meshes import KEY, LOOPBACK, check_complete, close_all, form, make_peers, where
+from tests.common.bootstrap.meshes import KEY, LOOPBACK, addresses_of, check_complete, close_all, form, make_peers
 from tests.runner.launching import eventually
 
 
@@ -47,7 +47,7 @@ def test_strangers_are_dropped_and_do_not_disturb_ranks(monkeypatch):
     def pester(listeners):
         for listener in listeners:
             for _ in range(20):  # more than may wait at a time; they send nothing
-                strangers.append(socket.create_connection(where(listener), timeout=30))
+                strangers.append(socket.create_connection(addresses_of(listener), timeout=30))
             strangers[-1].sendall(b"GET / HTTP/1.1\r\nHost: example\r\nUser-Agent: something or other\r\n\r\n")
             unix = socket.socket(socket.AF_UNIX)
             unix.connect("\0horovod-" + listener.unix_name)
@@ -112,7 +112,7 @@ def test_other_users_do_not_take_places(patient, monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh.kernel.peer_user", lambda sock: os.geteuid() + 1)
     with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:
         for _ in range(9):  # as many as may wait: twice the two links, and 5
-            stack.enter_context(socket.create_connection(where(listeners[0]), timeout=60))
+            stack.enter_context(socket.create_connection(addresses_of(listeners[0]), timeout=60))
         eventually(lambda: len(attempts) == 9, 30, "the slow ones are let in")
         before = list(attempts)
         for _ in range(20):

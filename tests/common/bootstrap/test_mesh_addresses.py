@@ -51,7 +51,7 @@ def stranger(reply):
 
 
 @contextlib.contextmanager
-def nobody():
+def unreachable():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))  # not listening
         yield Endpoint("eth6", "127.0.0.1", 8, sock.getsockname()[1])
@@ -60,8 +60,8 @@ def nobody():
 @pytest.mark.parametrize("hosts", ["ab", "aabb", "abcd"])
 def test_unreachable_listeners_connect_themselves(hosts, monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._REVERSE_SECONDS", 0.1)
-    with stranger("full") as full, nobody() as none:
-        plans, results = form(hosts, seconds=60, publish=lambda rank, own: [none, full] if rank == 0 else own)
+    with stranger("full") as full, unreachable() as unused:
+        plans, results = form(hosts, seconds=60, publish=lambda rank, own: [unused, full] if rank == 0 else own)
     check_complete(plans, results)
 
 
@@ -69,13 +69,13 @@ def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE_SECONDS", 2.0)
     monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE", 0)
     begin = time.monotonic()
-    with stranger("hang up") as rude, stranger("full") as full, nobody() as none:
-        _, results = form("ab", seconds=60, absent=[0], publish=lambda *_: [none, rude, full])
+    with stranger("hang up") as rude, stranger("full") as full, unreachable() as unused:
+        _, results = form("ab", seconds=60, absent=[0], publish=lambda *_: [unused, rude, full])
     assert time.monotonic() - begin < 40
     assert isinstance(results[1], LinkError)
     text = str(results[1])
     assert text.startswith(
-        f"no data connection to rank 0 (host a, pid 100) at {none} (eth6): refused; {rude} (eth5): another "
+        f"no data connection to rank 0 (host a, pid 100) at {unused} (eth6): refused; {rude} (eth5): another "
         f"program answered and closed the connection; {full} (eth5): no answer; and none came from there. "
         "Is there a firewall?"
     )

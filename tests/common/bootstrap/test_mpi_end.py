@@ -39,11 +39,11 @@ def engine_has_ended(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
 def after(looks: int) -> Callable[[float], bool]:
     left = iter([False] * looks + [True])
 
-    def ended(seconds: float) -> bool:
+    def closed(seconds: float) -> bool:
         assert 0 < seconds < 1
         return next(left)
 
-    return ended
+    return closed
 
 
 def never(seconds: float) -> bool:

@@ -24,10 +24,10 @@ def records(hosts, unix_names, versions=None):
     """Return one record for each character of `hosts`, about as large as real ones."""
     result = []
     for rank, host in enumerate(hosts):
-        where = [Endpoint(f"eth{i}", f"10.0.{i}.{rank % 256}", 24, 40000 + rank) for i in range(16)]
+        endpoints = [Endpoint(f"eth{i}", f"10.0.{i}.{rank % 256}", 24, 40000 + rank) for i in range(16)]
         names = f"host-{host}.example.org", f"machine {host}"
         version = versions[rank] if versions else __version__
-        result.append(make_peer(rank, *names, endpoints=where, unix_name=unix_names[rank], version=version))
+        result.append(make_peer(rank, *names, endpoints=endpoints, unix_name=unix_names[rank], version=version))
     return [msgspec.msgpack.encode(peer) for peer in result]
 
 

@@ -80,9 +80,9 @@ def test_cpu_limit_of_a_control_group(texts, cores):
 
 def tree(root, own, mounts, files):
     """Create a root with proc and sys; ``files``: below /sys/fs/cgroup."""
-    everything = {"proc/self/cgroup": own, "proc/self/mountinfo": mounts}
-    everything |= {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    for name, text in everything.items():
+    tree = {"proc/self/cgroup": own, "proc/self/mountinfo": mounts}
+    tree |= {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in tree.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

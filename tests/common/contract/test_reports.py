@@ -87,5 +87,5 @@ def test_a_default_folder_of_another_user_is_not_used(place, tmp_path, kind):
     assert re.fullmatch(rf"{place}-\w+", fresh)
     assert stat.S_IMODE(os.stat(fresh).st_mode) == 0o700
     assert reports.on_this_host(folder) == folder
-    there = os.path.join(place, os.path.basename(folder))  # as named by rank 0 on another host
-    assert os.path.dirname(reports.on_this_host(there)) not in (str(place), fresh)
+    expected = os.path.join(place, os.path.basename(folder))  # as named by rank 0 on another host
+    assert os.path.dirname(reports.on_this_host(expected)) not in (str(place), fresh)

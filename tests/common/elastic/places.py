@@ -79,7 +79,7 @@ for url in sys.argv[1:]:
 THREADS_AT_END = not (3, 12, 0) <= sys.version_info[:3] < (3, 12, 2)
 
 
-def ended(*urls, **variables):
+def run_to_end(*urls, **variables):
     command = [sys.executable, "-c", ENDS, *urls]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
     assert (done.returncode, done.stderr) == (0, "")

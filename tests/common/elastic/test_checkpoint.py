@@ -33,16 +33,16 @@ def test_the_last_checkpoints_are_kept_and_the_newest_is_found(tmp_path):
 
 
 def test_writes_do_not_block_and_the_newest_wins(tmp_path):
-    go, begun = threading.Event(), threading.Event()
+    go, started = threading.Event(), threading.Event()
 
     def dump(value, file):
-        begun.set()
+        started.set()
         assert go.wait(30)
         file.write(value)
 
     checkpoint = Checkpoint(tmp_path, dump=dump, load=lambda file: file.read())
     checkpoint.save(1, b"one")
-    assert begun.wait(30)
+    assert started.wait(30)
     checkpoint.save(2, b"two")
     checkpoint.save(3, b"three")
     assert not checkpoint.wait(0.01)
@@ -91,13 +91,13 @@ def test_all_damage_is_detected(tmp_path_factory, payload, data):
     path = write(directory, 1, lambda file: file.write(payload))
     assert read(directory, 1, lambda file: file.read()) == payload
     whole = bytearray(path.read_bytes())
-    what = data.draw(st.sampled_from(["cut", "bit", "longer", "zeros"]))
+    damage = data.draw(st.sampled_from(["cut", "bit", "longer", "zeros"]))
     place = data.draw(st.integers(0, len(whole) - 1))
-    if what == "cut":
+    if damage == "cut":
         del whole[place:]
-    elif what == "bit":
+    elif damage == "bit":
         whole[place] ^= 1 << data.draw(st.integers(0, 7))
-    elif what == "longer":
+    elif damage == "longer":
         whole += b"x"
     else:  # as file systems leave pages that were not written
         whole[place:] = bytes(len(whole) - place)

@@ -6,7 +6,7 @@ pytest.importorskip("fsspec")
 
 from horovod.common.elastic import Checkpoint
 from tests import s3
-from tests.common.elastic.places import THREADS_AT_END, ended
+from tests.common.elastic.places import THREADS_AT_END, run_to_end
 from tests.common.elastic.saving import saved
 
 
@@ -29,7 +29,7 @@ def test_checkpoints_on_s3(endpoint, capfd):
     assert Checkpoint("s3://training/a/run/earlier-1", **options).steps() == [4, 3]
     if THREADS_AT_END:
         account = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "eu-west-1"}
-        ended("s3://training/ended", AWS_ENDPOINT_URL=endpoint, **account)
+        run_to_end("s3://training/ended", AWS_ENDPOINT_URL=endpoint, **account)
         assert Checkpoint("s3://training/ended", **options).steps() == [1]
     with Checkpoint("s3://elsewhere/run", **options) as lost:
         assert lost.load() is None

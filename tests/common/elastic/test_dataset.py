@@ -31,8 +31,8 @@ def dataset(source, batch=None, rank=0, size=1, **more):
 def test_each_sample_is_visited_once_when_ranks_change(length, batch, whole, seed, shuffle, changes):
     visits, saved, size = collections.Counter(), None, 1
     for size, steps in [*changes, (changes[-1][0], 10**6)]:
-        of = {"batch": batch} if whole is None else {"global_batch": whole}
-        every = [dataset(length, rank=rank, size=size, shuffle=shuffle, seed=seed, **of) for rank in range(size)]
+        sizes = {"batch": batch} if whole is None else {"global_batch": whole}
+        every = [dataset(length, rank=rank, size=size, shuffle=shuffle, seed=seed, **sizes) for rank in range(size)]
         for one in every:
             if saved is not None:
                 one.load_state_dict(saved)

@@ -176,17 +176,17 @@ def behind():
 
 def trained(state, error):
     """Return the step and the rate from which its function continued."""
-    begun = []
+    starts = []
 
     def train(state):
-        begun.append((state.step, state.rate))
+        starts.append((state.step, state.rate))
         while state.step < 9:
-            if state.step == 5 and len(begun) == 1:
+            if state.step == 5 and len(starts) == 1:
                 raise HorovodInternalError(error)
             state.step += 1
 
     run_fn(train, behind)(state)
-    return begun[1:]
+    return starts[1:]
 
 
 def test_a_failure_during_sync_loses_nothing():

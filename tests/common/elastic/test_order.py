@@ -23,7 +23,7 @@ def test_permutations_contain_each_sample_once(length, seed, epoch):
     assert order == permutation(length, seed, epoch)
 
 
-shares = st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any).map(lambda of: Shares(tuple(of)))
+shares = st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any).map(lambda counts: Shares(tuple(counts)))
 
 
 @given(length=st.integers(0, 60), shares=shares | st.integers(1, 9).map(Shares.equal))
@@ -48,21 +48,21 @@ def test_each_sample_once_over_any_changes(data, length, seed):
     What counts as processed is the record of any one survivor.
     """
     order = permutation(length, seed, 0)
-    begun, visited = 0, []
-    while begun < length:
+    started, visited = 0, []
+    while started < length:
         parts = data.draw(shares | st.integers(1, 6).map(Shares.equal))
         filled = data.draw(st.booleans())
-        lists = [share_of_rank(order[begun:], rank, parts, filled) for rank in range(len(parts.of))]
-        rounds = data.draw(st.integers(0, -(-(length - begun) // parts.round)))
+        lists = [share_of_rank(order[started:], rank, parts, filled) for rank in range(len(parts.of))]
+        rounds = data.draw(st.integers(0, -(-(length - started) // parts.round)))
         steps = [part[: rounds * share] for part, share in zip(lists, parts.of, strict=True)]
-        teller = data.draw(st.sampled_from([rank for rank, share in enumerate(parts.of) if share]))
-        whole = len(steps[teller]) == len(lists[teller])
-        counted = completed(len(steps[teller]), teller, parts, length - begun, whole)
+        reporter = data.draw(st.sampled_from([rank for rank, share in enumerate(parts.of) if share]))
+        whole = len(steps[reporter]) == len(lists[reporter])
+        counted = completed(len(steps[reporter]), reporter, parts, length - started, whole)
         new = {sample for step in steps for sample in step} - set(visited)
-        if filled or teller == min(rank for rank, share in enumerate(parts.of) if share):
+        if filled or reporter == min(rank for rank, share in enumerate(parts.of) if share):
             assert counted == len(new)
             visited += new
-            begun += counted
+            started += counted
     assert sorted(visited) == list(range(length))
 
 
@@ -73,7 +73,7 @@ def test_invalid_shares(wrong):
 
 
 @pytest.mark.parametrize(
-    ("of", "alike"),
+    ("counts", "alike"),
     [
         ((1,), True),
         ((2, 2), True),
@@ -84,8 +84,8 @@ def test_invalid_shares(wrong):
         ((0, 1), False),
     ],
 )
-def test_shares_are_equal_except_for_one_more_on_first_ranks(of, alike):
-    assert Shares(of).alike is alike
+def test_shares_are_equal_except_for_one_more_on_first_ranks(counts, alike):
+    assert Shares(counts).alike is alike
 
 
 # Batch sizes when the number of ranks changes.
@@ -121,9 +121,9 @@ def test_averaging_stays_correct(global_batch, ranks, most, data):
         assert min(part.sizes) >= 1
         assert most is None or max(part.sizes) <= most
         for size in part.sizes:
-            drawn = [next(values) for _ in range(size)]
-            total += sum(drawn)
-            averaged += part.scale(size) * (sum(drawn) / size) / ranks
+            samples = [next(values) for _ in range(size)]
+            total += sum(samples)
+            averaged += part.scale(size) * (sum(samples) / size) / ranks
     assert averaged == pytest.approx(total / global_batch, abs=1e-9)
 
 

@@ -43,6 +43,6 @@ def test_a_new_rank_continues_with_the_state_of_a_lost_one():
 def test_random_numbers():
     numbers = RandomNumbers()
     saved = numbers.get()
-    drawn = random.random()
+    number = random.random()
     numbers.put(saved)
-    assert random.random() == drawn
+    assert random.random() == number

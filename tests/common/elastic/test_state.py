@@ -115,7 +115,7 @@ def test_all_ranks_follow_the_notifications_of_rank_0():
 
 
 @pytest.mark.parametrize(
-    ("news", "skip"),
+    ("result", "skip"),
     [
         ((HostUpdateResult.added,), False),
         ((HostUpdateResult.removed,), True),
@@ -123,9 +123,9 @@ def test_all_ranks_follow_the_notifications_of_rank_0():
         ((HostUpdateResult.mixed,), False),
     ],
 )
-def test_only_removals_lose_nothing(news, skip):
+def test_only_removals_lose_nothing(result, skip):
     current = state(value=0)
-    for number, update in enumerate(news, 1):
+    for number, update in enumerate(result, 1):
         current.on_hosts_updated(float(number), update)
     current.on_hosts_updated(0.0, HostUpdateResult.added)  # older than the known update
     with pytest.raises(HostsUpdatedInterrupt) as caught:
@@ -146,10 +146,10 @@ def test_reset_clears_notifications_and_calls_back():
 def test_notifications_reach_listeners():
     manager = WorkerNotificationManager()
     manager.init()
-    begun = []
-    manager.begin_with(lambda: begun.append(True))
+    started = []
+    manager.begin_with(lambda: started.append(True))
     manager.init("rendezvous", 1, nic=None)
-    assert begun == [True]
+    assert started == [True]
     one, other = state(value=0), state(value=0)
     for listener in (one, one, other):
         manager.register_listener(listener)

@@ -92,11 +92,11 @@ def test_unlisted_ranks_get_no_key(clean):
     pair = zmq.curve_keypair()
     card = next(value for name, value in board.values.items() if name.endswith("/store"))
     card = methods.msgspec.msgpack.decode(card, type=methods._Card)
-    where = [(card.addresses[0], card.port)]
+    address = [(card.addresses[0], card.port)]
     for rank in (0, 1, 2, 1 << 31):
-        assert curve_exchange.receive(where, card.server, pair, rank, time.monotonic() + 0.3) is None
+        assert curve_exchange.receive(address, card.server, pair, rank, time.monotonic() + 0.3) is None
     wrong = zmq.utils.z85.decode(zmq.curve_keypair()[0])
-    assert curve_exchange.receive(where, wrong, pair, 1, time.monotonic() + 0.3) is None
+    assert curve_exchange.receive(address, wrong, pair, 1, time.monotonic() + 0.3) is None
 
 
 @pytest.mark.parametrize("name", ["KeyServer", "CurveKeyServer"])
@@ -111,13 +111,13 @@ def test_resources_of_a_blocked_thread_are_kept(monkeypatch, name):
         go_on.wait(SECONDS)
 
     listeners = key_server.listen(["127.0.0.1"], [0])
-    where = [listeners[0].getsockname()]
+    address = [listeners[0].getsockname()]
     if name == "KeyServer":
         exchange = key_server.KeyServer(listeners, slow)
-        knocking = threading.Thread(target=lambda: list(search.knock(where, 0.1, time.monotonic() + SECONDS)))
+        knocking = threading.Thread(target=lambda: list(search.knock(address, 0.1, time.monotonic() + SECONDS)))
     else:
         exchange = curve_exchange.CurveKeyServer(listeners, slow, make_key(), 1)
-        ask = (where, exchange.public, zmq.curve_keypair(), 1, Until(go_on))
+        ask = (address, exchange.public, zmq.curve_keypair(), 1, Until(go_on))
         knocking = threading.Thread(target=curve_exchange.receive, args=ask)
     knocking.start()
     try:

@@ -69,15 +69,15 @@ exec(sys.argv[2])
 """
 
 
-def stranger(where, what, *arguments, **options):
+def stranger(place, program, *arguments, **options):
     code = STRANGER.format(root=str(ROOT), new_pids=NEW_PIDS)
-    command = [sys.executable, "-c", code, where, what, *arguments]
+    command = [sys.executable, "-c", code, place, program, *arguments]
     return subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True, cwd="/", **options)
 
 
-def ask(where, what, *arguments):
+def ask(place, program, *arguments):
     """Return a stranger's output; skip the test if the system does not allow these namespaces."""
-    process = stranger(where, what, *arguments)
+    process = stranger(place, program, *arguments)
     out, err = process.communicate(timeout=SECONDS)
     if "unshare: " in err or "PermissionError" in err:
         pytest.skip(f"no other namespaces here: {err.strip().splitlines()[-1]}")
@@ -115,25 +115,25 @@ def test_processes_of_this_user_get_the_key(job, server):
 
 
 @pytest.mark.parametrize(
-    "where", [name if name == "a container" else pytest.param(name, marks=pytest.mark.heavy) for name in ELSEWHERE]
+    "place", [name if name == "a container" else pytest.param(name, marks=pytest.mark.heavy) for name in ELSEWHERE]
 )
-def test_a_process_with_the_same_uid_elsewhere_gets_nothing(job, server, where):
-    got = ask(ELSEWHERE[where], "print(take(job))", start(job))
+def test_a_process_with_the_same_uid_elsewhere_gets_nothing(job, server, place):
+    got = ask(ELSEWHERE[place], "print(take(job))", start(job))
     assert got == "b''"
     assert receive_local(job, SECONDS) == SECRET
 
 
-@pytest.mark.parametrize("where", [pytest.param("a pid namespace", marks=pytest.mark.heavy), "a container"])
-def test_a_process_elsewhere_is_not_mistaken_for_rank_0(job, where):
+@pytest.mark.parametrize("place", [pytest.param("a pid namespace", marks=pytest.mark.heavy), "a container"])
+def test_a_process_elsewhere_is_not_mistaken_for_rank_0(job, place):
     """Its socket name begins like rank 0's, and it sends arbitrary data."""
-    what = (
+    program = (
         "import horovod.common.key_exchange.unix_key_server as d\n"
         "d.check_self = lambda: None; d.Peer = lambda sock: type('P', (), "
         "{'confirm': lambda *_: None, 'close': lambda *_: None})()\n"
         "d._start_of_name = lambda *_: job\n"
         "doors = [serve_local('', b'a false key') for _ in range(8)]; print('ready', flush=True); sys.stdin.read()"
     )
-    with stranger(ELSEWHERE[where], what, start(job)) as squatter:
+    with stranger(ELSEWHERE[place], program, start(job)) as squatter:
         try:
             if squatter.stdout.readline() != "ready\n":
                 pytest.skip(f"no other namespaces here: {squatter.stderr.read()}")
@@ -168,7 +168,7 @@ def test_another_user_gets_nothing_and_is_not_trusted(job):
 
 def test_processes_speaking_for_another_get_nothing(job, server):
     """Otherwise it could wait until that process's pid is reused."""
-    what = (
+    program = (
         "sock = socket.socket(socket.AF_UNIX)\n"
         "same_user.enable_credentials(sock); sock.connect('\\0' + _open_names(job)[0])\n"
         "if os.fork(): os._exit(0)\n"
@@ -176,7 +176,7 @@ def test_processes_speaking_for_another_get_nothing(job, server):
         "with contextlib.suppress(OSError): sock.sendall(got[:32]); got += sock.recv(1000)\n"
         "print(got[64:])"
     )
-    assert ask("pass", what, start(job)) == "b''"
+    assert ask("pass", program, start(job)) == "b''"
 
 
 def test_a_key_overrides_the_user_id(job):
@@ -184,9 +184,9 @@ def test_a_key_overrides_the_user_id(job):
     key = make_key()
     with contextlib.closing(serve_local(job, SECRET, key)):
         assert receive_local(job, SECONDS, key) == SECRET
-        for where in ("a container", "a user namespace without users"):
+        for place in ("a container", "a user namespace without users"):
             read = "print(bytes(receive_local(job, 30, bytes.fromhex(sys.stdin.readline()))))"
-            process = stranger(ELSEWHERE[where], read, job)
+            process = stranger(ELSEWHERE[place], read, job)
             out, err = process.communicate(bytes(key).hex() + "\n", timeout=SECONDS)
             if "unshare: " in err:
                 pytest.skip(err)
@@ -219,12 +219,12 @@ IN_USERS = f"unshare({NEW_USERS}, '65534 {os.geteuid()} 1')"  # the user number 
 
 
 def test_the_overflow_user_is_asked_for_a_key(job):
-    what = (
+    program = (
         "for call in (lambda: serve_local(job, b'x'), lambda: receive_local(job, 0)):\n"
         "    try: call()\n"
         "    except AuthError as error: print(error)\n"
     )
-    output = ask(IN_USERS, what, job).splitlines()
+    output = ask(IN_USERS, program, job).splitlines()
     assert len(output) == 2
     assert all("runs as user 65534 in a user namespace" in line and "HOROVOD_KEY_FILE=FILE" in line for line in output)
 

@@ -12,8 +12,8 @@ PLACE = Place(101, 0, 3, 0)
 
 def meet(one, other):
     """Exchange messages between both ends until neither has more to send."""
-    while (there := one.take()) + (back := other.take()):
-        other.feed(there)
+    while (sent := one.take()) + (back := other.take()):
+        other.feed(sent)
         one.feed(back)
 
 
@@ -78,8 +78,8 @@ def talk(accepts, sock, secret, received):
 def conversation(connectors, acceptors, between=None):
     """Return what the connector receives over a connection whose ends know these secrets."""
     received, second = [], []
-    here, there = socket.socketpair()
-    acceptor = threading.Thread(target=talk, args=(True, there, acceptors, second))
+    here, far = socket.socketpair()
+    acceptor = threading.Thread(target=talk, args=(True, far, acceptors, second))
     acceptor.start()
     with here:
         talk(False, here, connectors, received)

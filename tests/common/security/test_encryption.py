@@ -127,8 +127,8 @@ def tapped(kinds, change=None):
                     far, _ = server.accept()
                 real.setblocking(True)
                 peers[kind, rank] = near
-                for way, source, sink, change_it in (("out", far, real, change), ("in", real, far, None)):
-                    record = seen[kind, rank, way] = bytearray()
+                for direction, source, sink, change_it in (("out", far, real, change), ("in", real, far, None)):
+                    record = seen[kind, rank, direction] = bytearray()
                     threading.Thread(target=copy, args=(source, sink, record, change_it), daemon=True).start()
             return peers
 

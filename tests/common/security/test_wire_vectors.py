@@ -39,11 +39,11 @@ def test_handshake_vectors(name, monkeypatch):
     key = derive_key(known["job"]["key"], "links")
     assert key == expected["key"]
 
-    def side(who):
+    def side(role):
         """Return one side of the connection, with given nonces, or with key pairs from given secrets."""
         if name not in cipher.NAMES:
             return lambda purpose: None
-        secret, library = known["job"][f"{who}_secret"], cipher.available()[name]
+        secret, library = known["job"][f"{role}_secret"], cipher.available()[name]
         pair = Ephemeral(
             _core.public_key(library, secret),
             lambda public: _core.shared_key(library, secret, public),

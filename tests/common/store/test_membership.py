@@ -66,8 +66,8 @@ def test_the_launcher_is_notified_when_ranks_have_met():
 def test_encoded_membership_messages():
     place = Place(3, 1, 2, 0, 1, 1, 2, [4, 9])
     assert decode_place(encode(place)) == place
-    for news in (Over(3, "rank 1 is gone"), Updated(3, 5.5, int(HostUpdateResult.added))):
-        assert decode_news(encode(news)) == news
+    for update in (Over(3, "rank 1 is gone"), Updated(3, 5.5, int(HostUpdateResult.added))):
+        assert decode_news(encode(update)) == update
     assert Updated(3, 5.5, 2).result is HostUpdateResult.added
     for decode in (decode_place, decode_news):
         with pytest.raises(ValueError):

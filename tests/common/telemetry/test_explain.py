@@ -17,9 +17,9 @@ def state(letter="S", at=100.0, tracer=0, swapped=0, faults=0, cpu=0, call=-1, f
     }  # fmt: skip
 
 
-def entry(name, what="carried out", kind="allreduce", end=90.0, **more):
+def entry(name, state="carried out", kind="allreduce", end=90.0, **more):
     return {
-        "number": 0, "what": what, "begin": int(end * SECOND), "end": int(end * SECOND), "name": name, "kind": kind,
+        "number": 0, "what": state, "begin": int(end * SECOND), "end": int(end * SECOND), "name": name, "kind": kind,
         "dtype": "float32", "op": "sum", "set": 0, "face": 0, "shape": [4], "dimensions": 1, "count": 1, "bytes": 16,
         "schedule": "0", "position": 0, "guarded": False, **more,
     }  # fmt: skip
@@ -58,8 +58,8 @@ def guess(known):
     return explain.guess(known).text
 
 
-def summary(known, where):
-    return explain.summary(known, guess(known), where)
+def summary(known, place):
+    return explain.summary(known, guess(known), place)
 
 
 X = [wait("x", [0, 1, 2], [3])]

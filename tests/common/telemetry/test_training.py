@@ -9,12 +9,12 @@ from horovod.common.telemetry.training import Comparison, NoiseScale
 from horovod.common.training_loop.observations import Training
 
 
-def compare(about, *notes, of="opt", step=2, comparison=None):
+def compare(about, *notes, kind="opt", step=2, comparison=None):
     """Return the warnings for these messages, one for each rank, in order of arrival."""
     comparison = comparison or Comparison()
     ranks = sorted(rank for rank, _ in notes)
     lines = [
-        comparison.add(rank, {"about": about, "of": of, "step": step, "ranks": ranks, "remedy": "do this", **note})
+        comparison.add(rank, {"about": about, "of": kind, "step": step, "ranks": ranks, "remedy": "do this", **note})
         for rank, note in notes
     ]
     assert not any(lines[:-1])
@@ -53,7 +53,7 @@ def test_parameter_missing_on_one_rank():
 def test_each_mistake_is_reported_once():
     comparison = Comparison()
     assert compare("weights", *weights([1.0], [2.0]), comparison=comparison)
-    assert not compare("weights", *weights([1.0], [2.0]), comparison=comparison, of="another", step=20)
+    assert not compare("weights", *weights([1.0], [2.0]), comparison=comparison, kind="another", step=20)
     same = [(0, {"digest": "a"}), (1, {"digest": "a"})]
     assert compare("gradients", *same, comparison=comparison)
     assert not compare("batches", (0, {"digests": ["a"]}), (1, {"digests": ["a"]}), comparison=comparison)
@@ -89,7 +89,7 @@ def test_plain_optimizers():
     assert compare("plain weights", *plain(1.0, 1.0)) == ""
     assert compare("plain weights", *plain(1.0, 2.0, averaged=(1,))) == ""
     assert compare("plain weights", *plain(1.0, 1.0, averaged=(0, 1), beside=True)) == ""
-    text = compare("plain weights", *plain(1.0, 2.0, averaged=(0, 1), beside=True), of="Adam", step=100)
+    text = compare("plain weights", *plain(1.0, 2.0, averaged=(0, 1), beside=True), kind="Adam", step=100)
     assert text.startswith("an optimizer (Adam) is not distributed, though others of this job are, so its gradients")
     assert "after its step 100 parameter 'w' differs between rank 0 and rank 1. If" in text
 

@@ -13,7 +13,7 @@ DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and
 
 
 @pytest.fixture
-def nasty(tmp_path):
+def stubborn(tmp_path):
     file = tmp_path / "daemon.py"
     file.write_text(DAEMON)
     return ["bash", "-c", f"{python('')[0]} {file}; sleep 62 & echo ready; wait"]
@@ -27,8 +27,8 @@ def ready(job, count):
 
 
 @pytest.mark.parametrize("victim", ["launcher", pytest.param("guard", marks=pytest.mark.heavy), "agent"])
-def test_kill_9_leaves_nothing(nasty, victim):
-    with running(["-np", "2", *nasty]) as job:
+def test_kill_9_leaves_nothing(stubborn, victim):
+    with running(["-np", "2", *stubborn]) as job:
         ready(job, 2)
         guard, agent = job.agents()
         os.kill({"launcher": job.process.pid, "guard": guard, "agent": agent}[victim], signal.SIGKILL)
@@ -40,8 +40,8 @@ def test_kill_9_leaves_nothing(nasty, victim):
             assert f"host localhost (ranks 0-1) {message}" in done.err
 
 
-def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
-    with running(["-np", "2", *nasty]) as job:
+def test_kill_9_of_a_worker_ends_its_tree_and_the_others(stubborn):
+    with running(["-np", "2", *stubborn]) as job:
         ready(job, 2)
         shells = [pid for pid, line in job.commands().items() if line.startswith("bash")]
         os.kill(shells[0], signal.SIGKILL)
@@ -51,9 +51,9 @@ def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
         assert job.left() == []
 
 
-def test_processes_left_by_workers_end_with_the_job(nasty):
+def test_processes_left_by_workers_end_with_the_job(stubborn):
     start = time.monotonic()
-    done = run_job(["-np", "2", *nasty[:2], nasty[2].replace("wait", "true")])
+    done = run_job(["-np", "2", *stubborn[:2], stubborn[2].replace("wait", "true")])
     assert done.code == 0
     assert time.monotonic() - start < 40
 

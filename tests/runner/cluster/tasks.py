@@ -60,7 +60,7 @@ class Tasks:
             task.stderr.close()
 
 
-def gone(pid, seconds=10):
+def has_exited(pid, seconds=10):
     """Return True if the process ends within the given time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

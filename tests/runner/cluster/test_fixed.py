@@ -13,7 +13,7 @@ import pytest
 
 from horovod.runner.cluster import ArrivalError, Call, JobOptions, run_fixed
 from horovod.runner.function.outcome import WorkerError
-from tests.runner.cluster.tasks import gone
+from tests.runner.cluster.tasks import has_exited
 
 
 def describe(base):
@@ -94,7 +94,7 @@ def test_a_killed_task_is_named_and_ends_the_job(tasks, gathering, tmp_path):
     assert time.monotonic() - killed[0] < 60  # well before the others would end by themselves
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(pids) == 3
-    assert all(gone(pid) for pid in pids)
+    assert all(has_exited(pid) for pid in pids)
     assert {code for code, _ in tasks.end().values()} == {0, -signal.SIGKILL}
 
 

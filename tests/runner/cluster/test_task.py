@@ -48,14 +48,14 @@ def test_a_slow_launcher_gets_all_messages(agent, monkeypatch):
     local, peer = socket.socketpair()
     received = []
 
-    def hear():
+    def receive():
         while sum(received) < SIZE:
             received.append(len(peer.recv(1 << 17)))
             time.sleep(0.1)
 
     with local, peer:
         peer.settimeout(20)
-        thread = threading.Thread(target=hear, daemon=True)
+        thread = threading.Thread(target=receive, daemon=True)
         started = time.monotonic()
         thread.start()
         task._pass_on(ArrivedConnection(local, Plain()), agent)

@@ -39,7 +39,7 @@ def marks(text):
 def test_available_components_are_marked(monkeypatch, missing, unmarked):
     monkeypatch.setattr(check_build, "_present", lambda module: module in ALL - missing)
     # Features that the engine cannot use are never marked.
-    able = {"TensorFlow", "PyTorch", "Keras", "MXNet", "JAX", "Gloo"} - unmarked
+    available = {"TensorFlow", "PyTorch", "Keras", "MXNet", "JAX", "Gloo"} - unmarked
     tables = marks(check_build.report())
     assert {title: list(rows) for title, rows in tables.items()} == {
         "Frameworks": ["TensorFlow", "PyTorch", "Keras", "MXNet", "JAX"],
@@ -47,7 +47,7 @@ def test_available_components_are_marked(monkeypatch, missing, unmarked):
         "Tensor Operations": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
     }
     for rows in tables.values():
-        assert rows == {name: name in able for name in rows}
+        assert rows == {name: name in available for name in rows}
 
 
 def test_versions_are_shown_on_request(monkeypatch):

@@ -124,8 +124,8 @@ def test_the_flags_are_frozen():
         )
         for flag in FLAGS
     ]
-    missing, gone = [row for row in rows if row not in FROZEN], [row for row in FROZEN if row not in rows]
-    assert not missing + gone, NEW_FLAG.format(missing=missing, gone=gone)
+    missing, removed = [row for row in rows if row not in FROZEN], [row for row in FROZEN if row not in rows]
+    assert not missing + removed, NEW_FLAG.format(missing=missing, gone=removed)
 
 
 def test_flags_parsed_by_argparse():

@@ -29,10 +29,10 @@ def test_pages_get_everything_first_and_then_changes():
     assert state.since(first["version"], 3.0) == {"version": first["version"], "now": 3.0}
     state.phase("RUNNING")
     state.output(1, 1, b"hello\n")
-    news = state.since(first["version"], 4.0)
-    assert news["job"]["phase"] == "running"
-    assert news["lines"] == [{"rank": 1, "count": 1, "now": "", "lines": [[1, "hello"]]}]
-    assert "ranks" not in news
+    changes = state.since(first["version"], 4.0)
+    assert changes["job"]["phase"] == "running"
+    assert changes["lines"] == [{"rank": 1, "count": 1, "now": "", "lines": [[1, "hello"]]}]
+    assert "ranks" not in changes
 
 
 def test_steps_are_followed():

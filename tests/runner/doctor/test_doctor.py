@@ -155,7 +155,7 @@ def tried(peer, *outcomes):
 
 
 @pytest.mark.parametrize(
-    ("there", "back", "requested", "expected"),
+    ("forward", "backward", "requested", "expected"),
     [
         (["", "refused"], ["", ""], "", []),
         (["no answer", ""], ["no answer", ""], "", []),  # one working network of two is enough
@@ -182,12 +182,12 @@ def tried(peer, *outcomes):
         ),
     ],
 )
-def test_unreachable_hosts_are_found(there, back, requested, expected):
+def test_unreachable_hosts_are_found(forward, backward, requested, expected):
     """Hosts are identified by probe rank, not by position in the list: an unreachable host has no rank."""
     replies = [
-        reply("a", 0, report=with_report(tried=tried(1, *there), wanted_interfaces=requested)),
+        reply("a", 0, report=with_report(tried=tried(1, *forward), wanted_interfaces=requested)),
         HostResult("gone", 1, failure="unreachable"),
-        reply("b", 1, report=with_report(tried=tried(0, *back), wanted_interfaces=requested)),
+        reply("b", 1, report=with_report(tried=tried(0, *backward), wanted_interfaces=requested)),
     ]
     assert [(level, text) for level, _, text in bad(replies, findings.reachability)] == expected
 

@@ -78,13 +78,13 @@ class ElasticJob:
         start = f"[{rank}]<stdout>:"
         return [line.removeprefix(start).split()[1:] for line in self.out if line.startswith(start)]
 
-    def pid(self, who: str) -> int:
+    def pid(self, name: str) -> int:
         """Return the pid of the last process started as `rank 2` or `new worker 4`."""
-        line = self.until_said(f"horovodrun: {who} has pid")
+        line = self.until_said(f"horovodrun: {name} has pid")
         return int(line.split()[-1])
 
-    def kill(self, who: str, number: int = signal.SIGKILL) -> None:
-        os.kill(self.pid(who), number)
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid(name), number)
 
     def close(self) -> None:
         for pid in self.job.left():  # only after a failure

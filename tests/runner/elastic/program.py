@@ -27,9 +27,9 @@ CHECKPOINT = (
 )
 
 
-def request(what: str) -> str:
+def request(name: str) -> str:
     """Return the content of the file that requests an action of this worker, or nothing."""
-    file = Path(f"{sys.argv[1]}.{what}{os.environ['HOROVOD_WORKER']}")
+    file = Path(f"{sys.argv[1]}.{name}{os.environ['HOROVOD_WORKER']}")
     return file.read_text() or "yes" if file.exists() else ""
 
 
@@ -44,7 +44,7 @@ def named_busy() -> list[str]:
         return []
 
 
-def say(*fields: Any) -> None:
+def log(*fields: Any) -> None:
     print(time.monotonic(), *fields, flush=True)
 
 
@@ -53,7 +53,7 @@ def broadcast(obj: Any, root_rank: int = 0) -> Any:
 
 
 def train(state: ObjectState) -> None:
-    say("begins", state.step, hvd.rank(), hvd.size(), os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"])
+    log("begins", state.step, hvd.rank(), hvd.size(), os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"])
     over = False
     while not over:
         reports = allgather_object((state.step, os.path.exists(sys.argv[1]), named_busy()), "step", frontend=FRONTEND)
@@ -65,15 +65,15 @@ def train(state: ObjectState) -> None:
         if CHECKPOINT is not None and state.step % 10 == 0:
             CHECKPOINT.save(state.step, state)
         state.commit()
-        say("step", state.step)
+        log("step", state.step)
         time.sleep(0.005)
         if os.path.exists(sys.argv[1] + f".fork{os.environ['HOROVOD_WORKER']}"):
             os.unlink(sys.argv[1] + f".fork{os.environ['HOROVOD_WORKER']}")
-            say("forked", forked())
+            log("forked", forked())
         if os.path.exists(sys.argv[1] + f".pace{hvd.size()}"):
             time.sleep(0.2)  # steps with so many ranks are slow, so that a test need not be fast
         if os.environ["HOROVOD_WORKER"] in busy:
-            say("busy")
+            log("busy")
             while named_busy():
                 time.sleep(0.05)  # simulates computation
 
@@ -102,10 +102,10 @@ def report(state: ObjectState) -> None:
     try:
         train(state)
     except HostsUpdatedInterrupt as interrupt:
-        say("interrupted", "skips" if interrupt.skip_sync else "syncs")
+        log("interrupted", "skips" if interrupt.skip_sync else "syncs")
         raise
     except HorovodInternalError as error:
-        say("failed", str(error).replace(" ", "-"))
+        log("failed", str(error).replace(" ", "-"))
         raise
 
 
@@ -118,11 +118,11 @@ if os.path.exists(sys.argv[1] + f".old{os.environ['HOROVOD_WORKER']}"):
     start.__version__ = "0.0.1"
 hvd.init()
 more = {"other": 1} if os.path.exists(sys.argv[1] + f".other{os.environ['HOROVOD_WORKER']}") else {}
-begun = ObjectState(broadcast, hvd.rank, gather, step=0, **more)
+initial = ObjectState(broadcast, hvd.rank, gather, step=0, **more)
 if CHECKPOINT is not None:
-    begun.register_reset_callbacks([lambda: say("adapts", begun.step, hvd.size())])
-    say("resumes", CHECKPOINT.resume(begun))
-run_fn(report, reset, failures)(begun)
+    initial.register_reset_callbacks([lambda: log("adapts", initial.step, hvd.size())])
+    log("resumes", CHECKPOINT.resume(initial))
+run_fn(report, reset, failures)(initial)
 if CHECKPOINT is not None:
     CHECKPOINT.close()
-say("ends")
+log("ends")

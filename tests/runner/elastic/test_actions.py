@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from horovod.runner.base import arguments
 from horovod.runner.elastic.actions import Kill
-from tests.runner.elastic.world import World, of, started
+from tests.runner.elastic.world import World, actions_of, started
 
 
 def sentences(called):
@@ -30,7 +30,7 @@ def sentences(called):
     worlds = few, late, often, silent
     assert [world.end.success for world in worlds[:3]] == [False] * 3
     sentences = [*(text for world in worlds for text in world.messages), *(world.end.text for world in worlds[:3])]
-    return "\n".join([*sentences, *(kill.why for kill in of(silent, Kill))])
+    return "\n".join([*sentences, *(kill.why for kill in actions_of(silent, Kill))])
 
 
 def test_sentences_of_a_job():

@@ -15,7 +15,7 @@ PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
 def trains(job: ElasticJob, size: int) -> int:
     """Wait until so many ranks have begun together and taken some steps since; return the step they began with."""
 
-    def begun(rank: int) -> str:
+    def last_start(rank: int) -> str:
         """Return the step with which the rank last began, if its job had that size and it took steps since."""
         lines = job.lines(str(rank))
         last = max((place for place, one in enumerate(lines) if one[0] == "begins"), default=len(lines))
@@ -23,11 +23,11 @@ def trains(job: ElasticJob, size: int) -> int:
         return lines[last][1] if steps > 5 and lines[last][2:4] == [str(rank), str(size)] else ""
 
     def together() -> bool:
-        worlds = {begun(rank) for rank in range(size)}
+        worlds = {last_start(rank) for rank in range(size)}
         return len(worlds) == 1 and "" not in worlds
 
     job.until(together)
-    return int(begun(0))
+    return int(last_start(0))
 
 
 def ends(job: ElasticJob, stop: Path, size: int) -> None:

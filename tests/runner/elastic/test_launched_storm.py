@@ -30,33 +30,33 @@ def trains(job: ElasticJob, since: float) -> int:
     return len({match[1] for match in found if match and float(match[2]) > since})
 
 
-def disturb(job: ElasticJob, drawn: random.Random) -> None:
+def disturb(job: ElasticJob, rng: random.Random) -> None:
     """Kill or stop two workers at about the same time, kill an agent, or change the hosts."""
-    what = drawn.random()
-    if what < 0.2:
-        job.hosts(drawn.choice(OTHERS))
-    elif what < 0.35:
+    chance = rng.random()
+    if chance < 0.2:
+        job.hosts(rng.choice(OTHERS))
+    elif chance < 0.35:
         agents = [pid for pid, line in job.job.commands().items() if "runner.agent" in line]
         linux.send_signal(max(agents), signal.SIGKILL)  # the agent of the newest host
     else:
-        for pid in drawn.sample(workers(job), 2):
+        for pid in rng.sample(workers(job), 2):
             # It may have just ended by itself, because its host has fewer slots now.
-            linux.send_signal(pid, signal.SIGSTOP if drawn.random() < 0.2 else signal.SIGKILL)
-            at = time.monotonic() + drawn.choice([0.0, 0.02, 0.1, 0.3])
+            linux.send_signal(pid, signal.SIGSTOP if rng.random() < 0.2 else signal.SIGKILL)
+            at = time.monotonic() + rng.choice([0.0, 0.02, 0.1, 0.3])
             job.until(lambda at=at: time.monotonic() >= at)
 
 
 @pytest.mark.heavy
 def test_random_failures(tmp_path):
-    drawn, stop = random.Random(3), tmp_path / "stop"
+    rng, stop = random.Random(3), tmp_path / "stop"
     flags = ("-np", "4", "--min-np", "1", "--max-np", "6", "--blacklist-cooldown-range", "1", "1")
     with elastic_job(tmp_path, HOSTS, *flags, *PROGRAM, str(stop)) as job:
         for _ in range(20):
             job.hosts(HOSTS)
             since = time.monotonic()
             job.until(lambda since=since: trains(job, since) >= 4)  # so that a worker survives the next fault
-            disturb(job, drawn)
-            at = time.monotonic() + drawn.expovariate(1.0)
+            disturb(job, rng)
+            at = time.monotonic() + rng.expovariate(1.0)
             job.until(lambda at=at: time.monotonic() > at)
         stop.touch()
         assert job.end() == 0, job.shown()

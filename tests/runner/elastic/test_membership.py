@@ -18,22 +18,22 @@ from horovod.runner.elastic.actions import (
 from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import Workers
-from tests.runner.elastic.world import World, of, started
+from tests.runner.elastic.world import World, actions_of, started
 
 
 def test_the_job_starts_when_np_slots_and_all_workers_are_ready():
     world = World(start=4, most=6)
     world.discover(a=2)
-    assert not of(world, Spawn), "two slots do not do"
+    assert not actions_of(world, Spawn), "two slots do not do"
     world.discover(a=2)
     world.discover(a=1)
     assert world.messages == ["waiting for slots: 2 of 4, on 1 host", "waiting for slots: 1 of 4, on 1 host"]
     world.discover(a=2, b=5)
-    assert [action.host for action in of(world, Spawn)] == ["a", "a", "b", "b", "b", "b"], "max-np, not more"
+    assert [action.host for action in actions_of(world, Spawn)] == ["a", "a", "b", "b", "b", "b"], "max-np, not more"
     world.ready(0, 1, 2, 3)
     assert world.membership.phase is Phase.STARTING, "two more may be there in a moment"
     world.ready(4, 5)
-    (form,) = of(world, Form)
+    (form,) = actions_of(world, Form)
     assert form.epoch == 1
     assert [(place.rank, place.hostname, place.local_rank) for place in form.places.values()] == [
         (0, "a", 0),
@@ -51,7 +51,7 @@ def test_the_job_starts_when_np_slots_and_all_workers_are_ready():
 def test_survivors_continue_after_a_rank_dies():
     world = started(World(), a=4)
     world.exit(1)
-    assert of(world, Break)[0].epoch == 1
+    assert actions_of(world, Break)[0].epoch == 1
     world.back(0, 2)
     assert world.membership.phase is Phase.GATHERING, "rank 3 still computes"
     world.back(3)
@@ -70,15 +70,15 @@ def test_mismatched_workers_are_dismissed_and_not_replaced():
     world = started(World(most=None), a=4)
     world.discover(a=4, b=1)
     world.refuse(4, "it has horovod 1, the job 2")
-    (dismiss,) = of(world, Dismiss)
+    (dismiss,) = actions_of(world, Dismiss)
     assert (dismiss.worker, dismiss.why) == (4, "it has horovod 1, the job 2")
     assert "new worker 4 on host b failed: refused: it has horovod 1, the job 2" in world.messages
     assert "host b gets no new workers" in world.messages
     world.exit(4)
     world.discover(a=4, b=1)
     assert world.running() == [0, 1, 2, 3]
-    assert len(of(world, Spawn)) == 5
-    assert not of(world, Notify)
+    assert len(actions_of(world, Spawn)) == 5
+    assert not actions_of(world, Notify)
 
 
 def test_members_without_the_state_do_not_become_rank_0():
@@ -117,7 +117,7 @@ def test_workers_reported_lost_without_heartbeats_are_killed():
     world.back(0, 1, 2, lost=(3,))
     assert world.membership.phase is Phase.GATHERING
     world.wait(ACCUSED)
-    (kill,) = of(world, Kill)
+    (kill,) = actions_of(world, Kill)
     assert (kill.worker, kill.why) == (3, "other ranks have lost it, and it does not respond")
     world.form()
     assert world.running() == [0, 1, 2]
@@ -126,8 +126,8 @@ def test_workers_reported_lost_without_heartbeats_are_killed():
 def test_stopped_workers_are_killed_before_ranks_notice():
     world = started(World(), a=4)
     world.act(world.membership.accused([1], world.now, "it is stopped (SIGSTOP)"))
-    assert of(world, Break)[0].why == "rank 1 on host a: it is stopped (SIGSTOP)"
-    assert of(world, Kill)[0].worker == 1
+    assert actions_of(world, Break)[0].why == "rank 1 on host a: it is stopped (SIGSTOP)"
+    assert actions_of(world, Kill)[0].worker == 1
     world.back(0, 2, 3)
     world.form()
     assert world.running() == [0, 2, 3]
@@ -139,7 +139,7 @@ def test_workers_that_ignore_the_error_are_named_and_killed():
     world.back(1, 2)
     world.noticed_end(3)
     world.wait(30)
-    (kill,) = of(world, Kill)
+    (kill,) = actions_of(world, Kill)
     assert kill.worker == 3
     assert "goes on after a HorovodInternalError" in kill.why
     world.form()
@@ -151,11 +151,11 @@ def test_epochs_start_after_killed_workers_are_gone():
     world.processes[3].immortal = True
     world.back(0, 1, 2, lost=(3,))
     world.wait(ACCUSED + CERTAIN - 0.1)
-    assert len(of(world, Form)) == 1
+    assert len(actions_of(world, Form)) == 1
     world.wait(0.1)
-    assert len(of(world, Form)) == 2
+    assert len(actions_of(world, Form)) == 2
     assert any("rank 3 on host b failed: it did not end after SIGKILL" in text for text in world.messages)
-    assert of(world, Abandon) == [Abandon(3)]
+    assert actions_of(world, Abandon) == [Abandon(3)]
 
 
 def test_below_the_minimum_workers_wait_and_then_end():
@@ -168,7 +168,7 @@ def test_below_the_minimum_workers_wait_and_then_end():
     )
     world.wait(40)
     world.discover(a=2, b=2, c=1)
-    assert of(world, Spawn)[-1].host == "c", "b is barred"
+    assert actions_of(world, Spawn)[-1].host == "c", "b is barred"
     world.ready()
     world.form()
     assert world.running() == [0, 1, 4]
@@ -186,13 +186,13 @@ def test_a_host_comes_back_after_its_cooldown():
     world.back(0, 1)
     world.form()
     assert world.running() == [0, 1]
-    assert len(of(world, Spawn)) == 4
+    assert len(actions_of(world, Spawn)) == 4
     world.wait(20)
-    assert [action.host for action in of(world, Spawn)[4:]] == ["b", "b"]
+    assert [action.host for action in actions_of(world, Spawn)[4:]] == ["b", "b"]
     world.ready(4)
-    assert not of(world, Notify), "one pause for both"
+    assert not actions_of(world, Notify), "one pause for both"
     world.ready(5)
-    assert len(of(world, Notify)) == 1
+    assert len(actions_of(world, Notify)) == 1
     world.back(0, 1)
     world.form()
     assert world.running() == [0, 1, 4, 5]
@@ -201,18 +201,18 @@ def test_a_host_comes_back_after_its_cooldown():
 def test_a_host_is_removed_gracefully():
     world = started(World(), a=2, b=2)
     world.discover(a=2)
-    (notify,) = of(world, Notify)
+    (notify,) = actions_of(world, Notify)
     assert notify.update == HostUpdateResult.removed
     world.back(0, 1, 2, 3)
     world.form()
     assert world.running() == [0, 1]
-    assert [action.worker for action in of(world, Dismiss)] == [2, 3]
+    assert [action.worker for action in actions_of(world, Dismiss)] == [2, 3]
     world.exit(2)
     world.wait(LEAVING)
     assert 3 not in world.processes, "who does not leave is killed"
     assert not any("failed" in text for text in world.messages)
     world.discover(a=2, b=2)
-    assert len(of(world, Spawn)) == 6, "b is not barred"
+    assert len(actions_of(world, Spawn)) == 6, "b is not barred"
 
 
 def test_one_worker_of_the_last_epoch_must_remain():
@@ -228,12 +228,12 @@ def test_all_workers_of_a_lost_host_are_named_at_once():
     world = started(World(start=4, least=2, most=8), a=2, b=2)
     world.discover(a=2, b=3)  # the third on host b is still starting
     world.lose("b")
-    (broken,) = of(world, Break)
+    (broken,) = actions_of(world, Break)
     assert broken.lost == (2, 3)
     world = started(World(start=2, least=1), a=2)
     world.discover(a=2, b=1)
     world.lose("b")
-    assert not of(world, Break), "no member was there"
+    assert not actions_of(world, Break), "no member was there"
 
 
 def test_workers_with_the_state_keep_their_slots_first():

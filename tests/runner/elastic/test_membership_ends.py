@@ -4,7 +4,7 @@ import pytest
 
 from horovod.runner.elastic.actions import JOIN_SECONDS, TORN_DOWN, Break, Dismiss, Kill, Phase, Spawn
 from horovod.runner.elastic.limits import Limits
-from tests.runner.elastic.world import World, of, started
+from tests.runner.elastic.world import World, actions_of, started
 
 
 def test_one_success_is_a_success():
@@ -13,7 +13,7 @@ def test_one_success_is_a_success():
     assert world.membership.phase is Phase.FINISHING
     world.exit(1)
     world.back(2)
-    assert of(world, Dismiss)[-1].worker == 2, "no new epoch"
+    assert actions_of(world, Dismiss)[-1].worker == 2, "no new epoch"
     world.exit(2)
     assert world.end is None, "rank 3 may still write something"
     world.exit(3, success=True)
@@ -119,13 +119,13 @@ def test_a_failure_before_the_first_epoch_may_end_the_job():
 def test_the_job_does_not_wait_for_a_worker_with_an_exception():
     world = started(World(most=4), a=5)
     world.ending(1)
-    assert of(world, Break)[0].lost == (1,)
+    assert actions_of(world, Break)[0].lost == (1,)
     world.back(0, 2, 3)
     world.form()
     assert world.running() == [0, 2, 3]
     assert world.messages == ["going on with 3 ranks"], "how it ends is not known yet"
     world.discover(a=5)
-    assert len(of(world, Spawn)) == 4, "whether its host may have new ones, its end tells"
+    assert len(actions_of(world, Spawn)) == 4, "whether its host may have new ones, its end tells"
     world.exit(1)
     assert world.messages[1] == "rank 1 on host a failed: it ended; 3 ranks left"
     assert world.running() == [0, 2, 3]
@@ -145,16 +145,16 @@ def test_workers_that_announce_their_end_and_stay_are_killed():
     world.back(0, 1, 2)
     world.form()
     world.wait(30)
-    assert of(world, Kill) == [Kill(3, "it had announced its end, and did not end")]
+    assert actions_of(world, Kill) == [Kill(3, "it had announced its end, and did not end")]
 
 
 def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     world = started(World(timeout=60, cooldown=(1, 1)), a=4)
     world.discover(a=5)
     world.wait(59)
-    assert not of(world, Kill)
+    assert not actions_of(world, Kill)
     world.wait(1)
-    assert of(world, Kill) == [Kill(4, "it has not called hvd.init() within 60 s (--elastic-timeout)")]
+    assert actions_of(world, Kill) == [Kill(4, "it has not called hvd.init() within 60 s (--elastic-timeout)")]
     assert world.messages[-2].startswith("new worker 4 on host a failed: killed, since it has not called hvd.init()")
     assert world.running() == [0, 1, 2, 3]
     # A worker that started late is the same worker.
@@ -164,9 +164,9 @@ def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     world.wait(JOIN_SECONDS)
     world.form()
     world.wait(59)
-    assert not of(world, Kill)
+    assert not actions_of(world, Kill)
     world.wait(1)
-    assert [action.worker for action in of(world, Kill)] == [2]
+    assert [action.worker for action in actions_of(world, Kill)] == [2]
 
 
 def test_a_removed_host_that_vanishes_has_not_failed():
@@ -177,7 +177,7 @@ def test_a_removed_host_that_vanishes_has_not_failed():
     world.back(0, 1)
     world.form()
     world.discover(a=2, b=2)
-    assert [action.host for action in of(world, Spawn)[4:]] == ["b", "b"], "it is not barred"
+    assert [action.host for action in actions_of(world, Spawn)[4:]] == ["b", "b"], "it is not barred"
 
 
 def test_deadlines_exclude_time_the_launcher_was_stopped():
@@ -187,12 +187,12 @@ def test_deadlines_exclude_time_the_launcher_was_stopped():
     world.now += 500
     world.membership.postpone(500)
     world.act(world.membership.tick(world.now))
-    assert not of(world, Kill), "ranks 2 and 3 have had no time to come back"
+    assert not actions_of(world, Kill), "ranks 2 and 3 have had no time to come back"
     world.wait(29)
     world.back(2)
-    assert not of(world, Kill)
+    assert not actions_of(world, Kill)
     world.wait(1)
-    assert [action.worker for action in of(world, Kill)] == [3]
+    assert [action.worker for action in actions_of(world, Kill)] == [3]
     world.form()
     assert world.running() == [1, 2]
     # The same without an epoch.

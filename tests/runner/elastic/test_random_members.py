@@ -39,8 +39,8 @@ class Members(RuleBasedStateMachine):
 
     def pick(self, number: int, *states: str) -> int | None:
         """Return one of the processes in these states that can act."""
-        able = [n for n, p in self.world.processes.items() if p.state in states and not (p.stopped or p.immortal)]
-        return able[number % len(able)] if able else None
+        alive = [n for n, p in self.world.processes.items() if p.state in states and not (p.stopped or p.immortal)]
+        return alive[number % len(alive)] if alive else None
 
     @precondition(lambda self: not self.over)
     @rule(hosts=slots)
@@ -87,8 +87,8 @@ class Members(RuleBasedStateMachine):
         epoch = self.world.membership.epoch
         for number in self.world.working():
             process = self.world.processes.get(number)
-            able = process is not None and process.state == "works" and not (process.stopped or process.immortal)
-            if able and process.epoch == epoch and not self.over:
+            alive = process is not None and process.state == "works" and not (process.stopped or process.immortal)
+            if alive and process.epoch == epoch and not self.over:
                 self.world.back(number)
 
     @precondition(lambda self: not self.over)
@@ -110,14 +110,14 @@ class Members(RuleBasedStateMachine):
             self.world.processes[number].stopped = True
 
     @precondition(lambda self: not self.over)
-    @rule(one=some, how=st.sampled_from(["fails", "fails", "fails", "victim", "cannot be killed", "ends well"]))
-    def exits(self, one, how):
+    @rule(one=some, outcome=st.sampled_from(["fails", "fails", "fails", "victim", "cannot be killed", "ends well"]))
+    def exits(self, one, outcome):
         if (number := self.pick(one, "works", "starting", "waits", "ends")) is None:
             return
-        if how == "cannot be killed":
+        if outcome == "cannot be killed":
             self.world.processes[number].immortal = True
-        elif how != "ends well" or self.world.processes[number].state == "works":
-            self.world.exit(number, success=how == "ends well", victim=how == "victim")
+        elif outcome != "ends well" or self.world.processes[number].state == "works":
+            self.world.exit(number, success=outcome == "ends well", victim=outcome == "victim")
 
     @precondition(lambda self: not self.over)
     @rule(host=st.sampled_from(HOSTS))
@@ -175,10 +175,10 @@ class Members(RuleBasedStateMachine):
                 continue
             if world.membership.phase is Phase.FORMING:
                 # Connecting workers time out on a stopped one, and report it.
-                able = [n for n in world.working() if not (world.processes[n].stopped or world.processes[n].immortal)]
-                silent = tuple(n for n in world.working() if n not in able)
-                if able:
-                    world.back(able[0], lost=silent)
+                alive = [n for n in world.working() if not (world.processes[n].stopped or world.processes[n].immortal)]
+                silent = tuple(n for n in world.working() if n not in alive)
+                if alive:
+                    world.back(alive[0], lost=silent)
             notified = [n for n, p in world.processes.items() if p.state == "works" and p.notified]
             for number in notified:
                 process = world.processes.get(number)

@@ -57,9 +57,9 @@ class World:
         self.hosts = hosts or self.hosts
         self.act(self.membership.discovered(hosts, self.now, complete=complete))
 
-    def refuse(self, number: int, why: str) -> None:
+    def refuse(self, number: int, reason: str) -> None:
         self.processes[number].state = "waits"
-        self.act(self.membership.refused(number, why, self.now))
+        self.act(self.membership.refused(number, reason, self.now))
 
     def ready(self, *numbers: int) -> None:
         for number in numbers or tuple(n for n, p in self.processes.items() if p.state == "starting"):
@@ -207,5 +207,5 @@ def started(world: World, **hosts: int) -> World:
     return world
 
 
-def of(world: World, kind: type) -> list:
+def actions_of(world: World, kind: type) -> list:
     return [action for action in world.done if isinstance(action, kind)]

@@ -114,12 +114,12 @@ def key_file(tmp_path):
 OPEN_MPI = "print('mpirun (Open MPI) 5.0.0')"
 
 
-@pytest.mark.parametrize("where", [(), ("-H", "n1:1,n2:1"), ("--env-deny", "HOROVOD_*")])
-def test_a_key_file_of_the_user_reaches_the_ranks(tmp_path, monkeypatch, key_file, where):
+@pytest.mark.parametrize("flags", [(), ("-H", "n1:1,n2:1"), ("--env-deny", "HOROVOD_*")])
+def test_a_key_file_of_the_user_reaches_the_ranks(tmp_path, monkeypatch, key_file, flags):
     fake(tmp_path, "mpirun", OPEN_MPI)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    parsed = settings("-np", "2", "--mpi", "--mpi-args=-x y", *where)
+    parsed = settings("-np", "2", "--mpi", "--mpi-args=-x y", *flags)
     command, variables = mpi.prepare(parsed, {"HOROVOD_KEY_FILE": "job.key", "A": "1"})
     assert variables["HOROVOD_KEY_FILE"] == str(key_file)
     assert "HOROVOD_KEY_FILE" in command

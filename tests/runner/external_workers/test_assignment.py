@@ -37,13 +37,13 @@ def total():
 @pytest.fixture
 def job():
     """Return (workers, the driver's end, queue of ended workers)."""
-    gone = queue.Queue()
+    ended = queue.Queue()
     with WorkerProcesses() as group:
         servers = ExternalWorkers(
-            "127.0.0.1", lambda *args: gone.put(args), variables={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}
+            "127.0.0.1", lambda *args: ended.put(args), variables={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}
         )
         try:
-            yield group, servers, gone
+            yield group, servers, ended
         finally:
             servers.close()
 
@@ -58,7 +58,7 @@ def join_all(group, servers, count, seconds=10.0):
 
 
 def test_workers_become_ranks_and_can_rejoin(job):
-    group, servers, gone = job
+    group, servers, ended = job
     processes = join_all(group, servers, 2)
     for _ in range(2):
         for one in processes:
@@ -66,11 +66,11 @@ def test_workers_become_ranks_and_can_rejoin(job):
         assert [group.hear(one) for one in processes] == [(True, (0, 2, 2, 2.0)), (True, (1, 2, 2, 2.0))]
         for one in processes:
             group.ask(one, lambda: __import__("horovod.numpy").numpy.shutdown())
-    assert gone.empty()
+    assert ended.empty()
 
 
 def test_a_forked_child_does_not_keep_the_connection(job):
-    group, servers, gone = job
+    group, servers, ended = job
     (process,) = join_all(group, servers, 1)
 
     def fork():
@@ -86,35 +86,35 @@ def test_a_forked_child_does_not_keep_the_connection(job):
     child = group.ask(process, fork)
     try:
         process.kill()
-        assert gone.get(timeout=60) == (0, "")
+        assert ended.get(timeout=60) == (0, "")
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.heavy
 def test_stopped_workers_are_lost_and_busy_ones_are_not(job):
-    group, servers, gone = job
+    group, servers, ended = job
     busy, stopped = join_all(group, servers, 2)
     until = time.monotonic() + 20
     while len(servers._liveness._heartbeats._connected) < 2:  # a worker stopped earlier has never reported
         assert time.monotonic() < until
         time.sleep(0.02)
-    begun = time.monotonic()
+    start = time.monotonic()
     group.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # it never releases the lock
     os.kill(stopped.pid, signal.SIGSTOP)
-    number, still = gone.get(timeout=60)
+    number, still = ended.get(timeout=60)
     assert number == 1
     assert re.fullmatch(r"no message from it for \d s; it is stopped, its machine is down .*", still)
-    assert time.monotonic() - begun > 3.0
+    assert time.monotonic() - start > 3.0
     os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait(60) == 1
     assert "considers this worker lost" in stopped.stderr.read()
     assert group.hear(busy) == (True, 0)
-    assert gone.empty()
+    assert ended.empty()
 
 
 def test_a_worker_ends_with_its_required_process(job):
-    group, servers, gone = job
+    group, servers, ended = job
     keeper = subprocess.Popen(["sleep", "60"])
     try:
         process = group.add()
@@ -128,11 +128,11 @@ def test_a_worker_ends_with_its_required_process(job):
         keeper.wait()
     assert process.wait(60) == 1
     assert "its keeper is gone" in process.stderr.read()
-    assert gone.get(timeout=60) == (0, "")
+    assert ended.get(timeout=60) == (0, "")
 
 
 def test_a_leaving_worker_restores_variables_and_drops_the_key(job):
-    group, servers, gone = job
+    group, servers, ended = job
     process = group.add()
     group.ask(process, lambda: os.environ.update(HOROVOD_RANK="7", SHADE="grey"))
     order = servers.assign(
@@ -148,7 +148,7 @@ def test_a_leaving_worker_restores_variables_and_drops_the_key(job):
     assert group.ask(process, shown) == ["7", "grey", None]
     left = group.ask(process, lambda: [name for name in os.environ if name.startswith("HOROVOD_")])
     assert [name for name in left if "KEY" in name or "RENDEZVOUS" in name] == []
-    assert gone.get(timeout=60) == (0, "")
+    assert ended.get(timeout=60) == (0, "")
     servers.close()
     assert process.poll() is None
 
@@ -179,15 +179,15 @@ def test_a_stranger_with_all_public_data_gets_nothing(job):
     stranger = group.add()  # with its own key pair
     group.ask(stranger, describe)
     group.tell(stranger, lambda: assignment.join(order))
-    good, why = group.hear(stranger)
+    good, reason = group.hear(stranger)
     assert not good
-    assert "does not answer" in why
+    assert "does not answer" in reason
 
 
 def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
     monkeypatch.setattr(liveness, "_UNAUTHENTICATED", 4)
     monkeypatch.setattr(liveness, "_HANDSHAKE", 1000.0)
-    group, servers, gone = job
+    group, servers, ended = job
     process = group.add()
     order = servers.assign(0, group.ask(process, describe), {}, 20.0)
     with contextlib.ExitStack() as crowd:
@@ -196,4 +196,4 @@ def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
         group.tell(process, lambda: assignment.join(order))
         assert group.hear(process) == (True, None)
     process.kill()
-    assert gone.get(timeout=60) == (0, "")
+    assert ended.get(timeout=60) == (0, "")

@@ -17,9 +17,9 @@ def test_items_are_taken_in_order():
 def test_take_waits_for_another_thread_and_not_longer():
     box = Mailbox()
     threading.Timer(0.1, box.put, ["late"]).start()
-    begun = time.monotonic()
-    assert box.take(begun + 60)[0] == ["late"]
-    assert time.monotonic() - begun < 30
+    start = time.monotonic()
+    assert box.take(start + 60)[0] == ["late"]
+    assert time.monotonic() - start < 30
 
 
 def test_take_returns_other_readable_descriptors():

@@ -43,9 +43,9 @@ def test_descriptor_limits_allow_all_assigned_workers():
 def test_too_low_limits_are_named():
     done = run(64, 300, 100)
     assert done.returncode == 1
-    number, _, why = done.stderr.partition(": ")
+    number, _, reason = done.stderr.partition(": ")
     assert 20 < int(number) < 60
-    assert why.startswith("this process may have 300 files open, but in this job it needs 30")
+    assert reason.startswith("this process may have 300 files open, but in this job it needs 30")
     assert run(40, 60, 1).stderr.startswith("ExternalWorkers: this process may have 60 files open")
 
 

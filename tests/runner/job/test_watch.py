@@ -49,8 +49,8 @@ def make_watch(output=None):
 
 def test_a_closed_reader_is_reported_once():
     """Also while the other stream still has a slow reader."""
-    (gone, out), (near, err) = os.pipe(), os.pipe()
-    os.close(gone)
+    (closed, out), (near, err) = os.pipe(), os.pipe()
+    os.close(closed)
     received = bytearray()
 
     def read():

@@ -82,46 +82,46 @@ class Cluster:
 
     # Objects
 
-    def put(self, resource, thing, kind="MODIFIED"):
+    def put(self, resource, obj, kind="MODIFIED"):
         with self.changed:
             self.version += 1
-            thing["metadata"]["resourceVersion"] = str(self.version)
-            self.objects[resource][thing["metadata"]["name"]] = thing
-            self.history.append((self.version, resource, kind, copy.deepcopy(thing)))
+            obj["metadata"]["resourceVersion"] = str(self.version)
+            self.objects[resource][obj["metadata"]["name"]] = obj
+            self.history.append((self.version, resource, kind, copy.deepcopy(obj)))
             self.changed.notify_all()
 
-    def create(self, resource, thing):
-        name = thing["metadata"]["name"]
+    def create(self, resource, obj):
+        name = obj["metadata"]["name"]
         with self.changed:
             if name in self.objects[resource]:
                 return status(409, "AlreadyExists", f'{resource}.batch "{name}" already exists')
-            thing["metadata"].update(uid=str(uuid.uuid4()), namespace=self.namespace)
-            self.put(resource, thing, "ADDED")
+            obj["metadata"].update(uid=str(uuid.uuid4()), namespace=self.namespace)
+            self.put(resource, obj, "ADDED")
             if resource == "jobs":
-                self.control(thing)
-        return 201, thing
+                self.control(obj)
+        return 201, obj
 
     def delete(self, resource, name):
         with self.changed:
-            thing = self.objects[resource].get(name)
-            if thing is None:
+            obj = self.objects[resource].get(name)
+            if obj is None:
                 return status(404, "NotFound", f'{resource} "{name}" not found')
             if resource == "pods":
-                self.end_pod(thing)
-                return 200, thing
-            self.gone(resource, thing)
+                self.end_pod(obj)
+                return 200, obj
+            self.gone(resource, obj)
         return 200, {"kind": "Status", "status": "Success"}
 
-    def gone(self, resource, thing):
+    def gone(self, resource, obj):
         with self.changed:
             self.version += 1
-            del self.objects[resource][thing["metadata"]["name"]]
-            self.history.append((self.version, resource, "DELETED", thing))
+            del self.objects[resource][obj["metadata"]["name"]]
+            self.history.append((self.version, resource, "DELETED", obj))
             self.changed.notify_all()
-            for other, things in self.objects.items():
-                for each in list(things.values()):
+            for other, objects in self.objects.items():
+                for each in list(objects.values()):
                     owners = each["metadata"].get("ownerReferences", [])
-                    if any(owner["uid"] == thing["metadata"]["uid"] for owner in owners):
+                    if any(owner["uid"] == obj["metadata"]["uid"] for owner in owners):
                         self.delete(other, each["metadata"]["name"])
 
     # Jobs
@@ -135,17 +135,17 @@ class Cluster:
         state.setdefault("startTime", now())
         indexed = spec.get("completionMode") == "Indexed"
         pods = self.of_job(name)
-        ended = {
+        status = {
             phase: [each for each in pods if each["status"]["phase"] == phase] for phase in ("Succeeded", "Failed")
         }
-        if len(ended["Failed"]) > spec.get("backoffLimit", 6):
+        if len(status["Failed"]) > spec.get("backoffLimit", 6):
             state["conditions"] = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
             self.put("jobs", job)
             for each in pods:
-                if each["status"]["phase"] not in ended:
+                if each["status"]["phase"] not in status:
                     self.end_pod(each)
             return
-        if len(ended["Succeeded"]) >= spec["completions"]:
+        if len(status["Succeeded"]) >= spec["completions"]:
             state["conditions"] = [{"type": "Complete", "status": "True"}]
             self.put("jobs", job)
             if spec.get("ttlSecondsAfterFinished") == 0:
@@ -159,7 +159,7 @@ class Cluster:
                     return
                 self.make_pod(job, number if indexed else None)
         state["active"] = spec["parallelism"]
-        if any(each["status"]["phase"] == "Failed" and each not in ended["Failed"] for each in self.of_job(name)):
+        if any(each["status"]["phase"] == "Failed" and each not in status["Failed"] for each in self.of_job(name)):
             self.control(job)
 
     def of_job(self, name):
@@ -243,10 +243,10 @@ class Cluster:
         with self.changed:
             if self.over:
                 return
-            ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+            status = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
             pod["status"] = {
                 "phase": "Succeeded" if code == 0 else "Failed",
-                "containerStatuses": [{"name": "horovod", "state": {"terminated": ended}}],
+                "containerStatuses": [{"name": "horovod", "state": {"terminated": status}}],
             }
             if "deletionTimestamp" in pod["metadata"]:
                 self.gone("pods", pod)

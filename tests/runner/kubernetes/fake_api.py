@@ -23,12 +23,12 @@ def moment(text):
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def selected(thing, query):
-    labels = thing["metadata"].get("labels", {})
+def selected(obj, query):
+    labels = obj["metadata"].get("labels", {})
     selectors = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair]
     fields = [pair.split("=") for pair in query.get("fieldSelector", "").split(",") if pair]
     return all(labels.get(key) == value for key, value in selectors) and all(
-        thing.get("involvedObject", {}).get(key.rpartition(".")[2]) == value for key, value in fields
+        obj.get("involvedObject", {}).get(key.rpartition(".")[2]) == value for key, value in fields
     )
 
 
@@ -68,9 +68,9 @@ def handler(cluster):
             return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
 
         def do_POST(self):
-            thing = self.body()
+            obj = self.body()
             if found := self.parse("create"):
-                created = cluster.create(found[0], thing)
+                created = cluster.create(found[0], obj)
                 cluster.answering("create", found[0])
                 with contextlib.suppress(OSError):  # the client has disconnected
                     self.reply(*created)
@@ -79,11 +79,11 @@ def handler(cluster):
             change = self.body()
             if found := self.parse("patch"):
                 with cluster.changed:
-                    thing = cluster.objects[found[0]][found[1]]
-                    thing["spec"].update(change["spec"])
-                    cluster.put(found[0], thing)
-                    cluster.control(thing)
-                self.reply(200, thing)
+                    obj = cluster.objects[found[0]][found[1]]
+                    obj["spec"].update(change["spec"])
+                    cluster.put(found[0], obj)
+                    cluster.control(obj)
+                self.reply(200, obj)
 
         def do_DELETE(self):
             if found := self.parse("delete"):
@@ -97,9 +97,9 @@ def handler(cluster):
             if name.endswith("/log"):
                 self.log(name.partition("/")[0], query)
             elif name:
-                thing = cluster.objects[resource].get(name)
+                obj = cluster.objects[resource].get(name)
                 missing = status(404, "NotFound", f'{resource} "{name}" not found')
-                self.reply(*(missing if thing is None else (200, thing)))
+                self.reply(*(missing if obj is None else (200, obj)))
             elif "watch" in query:
                 self.watch(resource, query)
             else:
@@ -129,10 +129,10 @@ def handler(cluster):
                         if not new:
                             cluster.changed.wait(0.5)
                             continue
-                    for version, of, kind, thing in new:
+                    for version, resource_of, kind, obj in new:
                         seen = version
-                        if of == resource and selected(thing, query):
-                            self.chunk(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
+                        if resource_of == resource and selected(obj, query):
+                            self.chunk(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
                 self.chunk(b"")
             self.close_connection = cluster.over
 

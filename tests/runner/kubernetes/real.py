@@ -63,8 +63,8 @@ def kubectl_argv(name, *rest, config=CONFIG, namespace=NAMESPACE):
     return ["kubernetes", *cluster, "--image", IMAGE, "--name", name, "--grace", "5", *rest]
 
 
-def run(name, *rest, **where):
-    return main(kubectl_argv(name, *rest, **where))
+def run(name, *rest, **options):
+    return main(kubectl_argv(name, *rest, **options))
 
 
 def ask(action, name="", config=CONFIG, namespace=NAMESPACE):
@@ -110,9 +110,9 @@ def until(holds, seconds=60, what="it has not come to that"):
 class Running:
     """A job that horovodrun follows in another process. `lines`: (time, text) of all its output."""
 
-    def __init__(self, name, *rest, **where):
+    def __init__(self, name, *rest, **options):
         self.name, self.lines = name, []
-        command = [sys.executable, "-m", "horovod.runner", *kubectl_argv(name, *rest, **where)]
+        command = [sys.executable, "-m", "horovod.runner", *kubectl_argv(name, *rest, **options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -164,7 +164,7 @@ class Running:
     def stepped(self, size, after=0.0, seconds=120):
         """Return the first time after the given one at which so many ranks took a step."""
         return until(
-            lambda: min((at for at, _, _, there in self.steps() if there == size and at > after), default=None),
+            lambda: min((at for at, _, _, size_ in self.steps() if size_ == size and at > after), default=None),
             seconds,
             f"a step of {size} ranks in:\n{self.text[-4000:]}",
         )
@@ -188,16 +188,16 @@ def namespace_of(name, *objects):
     client.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     try:
         until(lambda: "default" in names_in(client, path("", "serviceaccounts", name)))
-        for where, thing in objects:
-            client.request("POST", where, thing)
+        for namespace, obj in objects:
+            client.request("POST", namespace, obj)
         yield name
     finally:
         client.request("DELETE", f"/api/v1/namespaces/{name}")
         until(lambda: name not in names_in(client, "/api/v1/namespaces"), 60, f"namespace {name} stays")
 
 
-def names_in(client, where):
-    return {each["metadata"]["name"] for each in client.request("GET", where)["items"]}
+def names_in(client, namespace):
+    return {each["metadata"]["name"] for each in client.request("GET", namespace)["items"]}
 
 
 def kubectl(*rest, stdin=None, config=None):

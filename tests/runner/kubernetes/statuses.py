@@ -48,7 +48,7 @@ def pulling(reason, message=""):
     }
 
 
-def ended(code, reason="Error", message=""):
+def terminated(code, reason="Error", message=""):
     terminated = {"exitCode": code, "reason": reason, "message": message}
     return {
         "phase": "Succeeded" if code == 0 else "Failed",

@@ -98,10 +98,10 @@ def test_drained_pods_are_replaced_at_once():
     with elastic("hvd-drain") as job:
         job.stepped(2)
         first = set(pods("hvd-drain"))
-        gone = sorted(first)[0]
+        drained = sorted(first)[0]
         start = time.time()
-        evict(gone)
-        until(lambda: gone not in pods("hvd-drain"), 30)
+        evict(drained)
+        until(lambda: drained not in pods("hvd-drain"), 30)
         until(lambda: set(pods("hvd-drain")) - first, 5, "no other pod comes at once")
         job.stepped(1, start, 30)
         job.stepped(2, time.time(), 60)

@@ -204,12 +204,12 @@ def test_no_cluster(idle, capfd, tmp_path, monkeypatch):
     assert "the kubeconfig" in capfd.readouterr().err
     assert ask(idle, "status", "--context", "there") == 2
     assert "--context must be one of here, got there" in capfd.readouterr().err
-    gone = tmp_path / "config"
+    missing = tmp_path / "config"
     with open(idle.kubeconfig) as file, socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))  # without listening
         port = sock.getsockname()[1]
-        gone.write_text(file.read().replace(f":{idle.server.server_port}", f":{port}"))
-        assert main(["kubernetes", "status", "--kubeconfig", str(gone)]) == 1
+        missing.write_text(file.read().replace(f":{idle.server.server_port}", f":{port}"))
+        assert main(["kubernetes", "status", "--kubeconfig", str(missing)]) == 1
     assert f"the API server http://127.0.0.1:{port} cannot be reached" in capfd.readouterr().err
     monkeypatch.setitem(sys.modules, "kubernetes.config", None)
     assert ask(idle, "status") == 2

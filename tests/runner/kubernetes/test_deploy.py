@@ -143,24 +143,24 @@ def test_the_chart_creates_the_same_objects_as_horovodrun(elastic):
     expected = objects(*argv, "--start-timeout", "600", name="train")
     found = {(each["kind"], each["metadata"]["name"]): each for each in rendered(values)}
     assert len(found["Secret", "train"]["data"]["token"]) > 80
-    for things in (expected, found):
-        things["Secret", "train"]["data"] = {}
-        things["Job", "train-workers"]["spec"].pop("ttlSecondsAfterFinished", None)
-        for container in containers(things):
+    for items in (expected, found):
+        items["Secret", "train"]["data"] = {}
+        items["Job", "train-workers"]["spec"].pop("ttlSecondsAfterFinished", None)
+        for container in containers(items):
             container["env"].sort(key=lambda each: each["name"])
     assert without_env_of_launcher(found) == without_env_of_launcher(expected)
     validated(rendered(values))
 
 
-def containers(things):
-    return [each["spec"]["template"]["spec"]["containers"][0] for (kind, _), each in things.items() if kind == "Job"]
+def containers(objects):
+    return [each["spec"]["template"]["spec"]["containers"][0] for (kind, _), each in objects.items() if kind == "Job"]
 
 
-def without_env_of_launcher(things):
+def without_env_of_launcher(objects):
     """The chart passes the ranks' variables only to the ranks."""
-    launcher = things["Job", "train"]["spec"]["template"]["spec"]["containers"][0]
+    launcher = objects["Job", "train"]["spec"]["template"]["spec"]["containers"][0]
     launcher["env"] = [each for each in launcher["env"] if each["name"] != "A"]
-    return things
+    return objects
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ from tests.runner.kubernetes.statuses import pod
         ),
         (statuses.EVICTED, "failed", "Evicted: The node was low on resource: memory.", None),
         (statuses.PREEMPTED, "failed", "PreemptionByScheduler: preempting to accommodate a higher priority pod", None),
-        (statuses.ended(0), "succeeded", "", 0),
-        (statuses.ended(3, message="a\nb\n"), "failed", "exit code 3: a b", 3),
-        (statuses.ended(137, "OOMKilled"), "failed", "OOMKilled: --memory is too small", 137),
+        (statuses.terminated(0), "succeeded", "", 0),
+        (statuses.terminated(3, message="a\nb\n"), "failed", "exit code 3: a b", 3),
+        (statuses.terminated(137, "OOMKilled"), "failed", "OOMKilled: --memory is too small", 137),
         (statuses.not_prepared(2, "no data"), "failed", "init container fills: exit code 2: no data", None),
-        ({**statuses.not_prepared(143), **statuses.ended(3)}, "failed", "exit code 3", 3),
+        ({**statuses.not_prepared(143), **statuses.terminated(3)}, "failed", "exit code 3", 3),
     ],
 )
 def test_states(status, state, trouble, code):
@@ -112,16 +112,16 @@ def test_the_launchers_exit_code_is_returned_after_its_output():
     judge = Judge("train", 1, 60, 0)
     assert judged(judge, [launcher(**statuses.RUNNING), pod("w", **statuses.RUNNING)]) is None
     assert judge.next_time() is None
-    pods = [launcher(**statuses.ended(7))]
+    pods = [launcher(**statuses.terminated(7))]
     assert judged(judge, pods) is None
     assert judge.next_time() == LAST_SECONDS
     assert judged(judge, pods, log_read=True) == JobOutcome(7)
     assert judged(judge, pods, now=LAST_SECONDS) == JobOutcome(7)
-    assert judged(judge, [launcher(**statuses.ended(0))], log_read=True) == JobOutcome(0)
+    assert judged(judge, [launcher(**statuses.terminated(0))], log_read=True) == JobOutcome(0)
 
 
 def test_killed_pods_are_reported_beside_launcher_output():
-    pods = [launcher(**statuses.ended(137)), pod("w", **statuses.ended(137, "OOMKilled"))]
+    pods = [launcher(**statuses.terminated(137)), pod("w", **statuses.terminated(137, "OOMKilled"))]
     assert judged(Judge("train", 1, 60, 0), pods, log_read=True) == JobOutcome(
         137, ("pod w on node-a has failed: OOMKilled: --memory is too small",)
     )

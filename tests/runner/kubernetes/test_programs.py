@@ -81,11 +81,11 @@ def test_a_pod_with_the_token_of_another_job():
             "--launcher",
             "127.0.0.1",
         ]
-        ended = subprocess.run(
+        done = subprocess.run(
             [*command, "--port", str(port), "--patience", "5"], env=environ, capture_output=True, text=True, timeout=40
         )
-        assert ended.returncode == 1
-        assert "horovod pod: error: host" in ended.stderr
+        assert done.returncode == 1
+        assert "horovod pod: error: host" in done.stderr
         assert gathering.take()[0] == []
 
 
@@ -102,7 +102,7 @@ def test_launcher_without_pods_times_out():
     ]
     environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
     command_ = [*command, "-np", "2", "--start-timeout", "1", "--", "true"]
-    ended = subprocess.run(command_, env=environ, capture_output=True, text=True, timeout=40)
-    assert ended.returncode == 1
-    assert "error: waited 1 s for 2 ranks to start and call the launcher, 0 have." in ended.stderr
-    assert "`horovodrun kubernetes status` say what keeps the others" in ended.stderr
+    done = subprocess.run(command_, env=environ, capture_output=True, text=True, timeout=40)
+    assert done.returncode == 1
+    assert "error: waited 1 s for 2 ranks to start and call the launcher, 0 have." in done.stderr
+    assert "`horovodrun kubernetes status` say what keeps the others" in done.stderr

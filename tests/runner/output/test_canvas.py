@@ -12,7 +12,7 @@ UP = "\x1b[A"
 RED = "\x1b[31mred\x1b[0m"
 
 
-def drawn(*texts, now=0.0):
+def draw(*texts, now=0.0):
     """Return (completed lines, text that still changes) after each input."""
     view = Canvas(Colours())
     return [([line.decode() for line in view.feed(text, now)], [row.shown() for row in view.seen()]) for text in texts]
@@ -44,7 +44,7 @@ def drawn(*texts, now=0.0):
     ],
 )  # fmt: skip
 def test_canvas_output(texts, expected):
-    assert drawn(*texts) == expected
+    assert draw(*texts) == expected
 
 
 def test_memory_is_bounded():
@@ -93,4 +93,4 @@ def test_widths():
     assert cells_of("a\u4e2de\u0301") == ["a", "\u4e2d", "", "e\u0301"]
     assert cut(cells_of("a\u4e2db"), 2) == ["a", " "]
     assert cut(cells_of("a\u4e2db"), 3) == ["a", "\u4e2d", ""]
-    assert drawn("\r\u4e2d\u4e2d\r\x1b[1Cx") == [([], [" x\u4e2d"])]  # half of it is overwritten
+    assert draw("\r\u4e2d\u4e2d\r\x1b[1Cx") == [([], [" x\u4e2d"])]  # half of it is overwritten

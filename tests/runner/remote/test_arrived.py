@@ -11,9 +11,9 @@ from horovod.runner.remote.arrived import ArrivedConnection
 @pytest.fixture
 def ends():
     """Return both ends of an encrypted connection."""
-    here, there = socket.socketpair()
+    here, far = socket.socketpair()
     sockets = []
-    thread = threading.Thread(target=lambda: sockets.append(Talk(there, accepts=True, seconds=120)))
+    thread = threading.Thread(target=lambda: sockets.append(Talk(far, accepts=True, seconds=120)))
     thread.start()
     talk = Talk(here, accepts=False, seconds=120)
     thread.join(120)

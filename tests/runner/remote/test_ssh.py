@@ -19,9 +19,9 @@ def test_ssh_commands_hold_only_options_of_the_user():
     assert "BatchMode=yes" in command
     assert "PasswordAuthentication=no" in command
     assert command[-3:-1] == ["--", "host2"]
-    there = shlex.split(command[-1])
-    assert there[:3] == ["exec", "/opt/python", "-c"]
-    assert len(there) == 5
+    argv = shlex.split(command[-1])
+    assert argv[:3] == ["exec", "/opt/python", "-c"]
+    assert len(argv) == 5
 
 
 def test_hosts_can_have_different_interpreters():

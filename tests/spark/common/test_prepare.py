@@ -97,14 +97,14 @@ def test_a_seed_makes_data_sets_reproducible(frame, tmp_path):
     """Partitions and row order, which affect the order of arrival in a shuffle, do not matter."""
     store = LocalStore(tmp_path)
 
-    def of(frame, seed):
+    def parts_of(frame, seed):
         written = write(frame, store, ["id", "dense", "grid", "a.b"], validation=0.3, seed=seed)
         return [rows_of(store, written, files)["id"].tolist() for files in (written.train, written.val)]
 
-    first = of(frame, 7)
-    assert of(frame.repartitionByRange(5, "price"), 7) == first
-    assert of(frame.orderBy("id", ascending=False).coalesce(1), 7) == first
-    other = of(frame, 8)
+    first = parts_of(frame, 7)
+    assert parts_of(frame.repartitionByRange(5, "price"), 7) == first
+    assert parts_of(frame.orderBy("id", ascending=False).coalesce(1), 7) == first
+    other = parts_of(frame, 8)
     assert other[0] != first[0]
     assert sorted(other[1]) != sorted(first[1])
     # Spark cannot hash a map; such rows are still shuffled.

@@ -22,15 +22,15 @@ def test_an_optimizer_of_another_model_starts_anew():
     own = keras.optimizers.SGD(0.5, momentum=0.9)
     own.note = "kept"
     adam, scaled = keras.optimizers.AdamW(0.25), keras.optimizers.LossScaleOptimizer(own)
-    for begun in (False, True):
+    for built in (False, True):
         for optimizer in (adam, scaled):
             sent = objects.unpack(pickle.loads(pickle.dumps(objects.pack(optimizer))))
             assert type(sent) is type(optimizer)
             inner = getattr(sent, "inner_optimizer", sent)
             assert not inner.built
-            assert optimizer.built == begun
+            assert optimizer.built == built
             assert getattr(inner, "note", "kept") == "kept"
             assert float(keras.ops.convert_to_numpy(sent.learning_rate)) == (0.25 if optimizer is adam else 0.5)
             assert fit(sent) == 1
-        if not begun:
+        if not built:
             assert fit(adam) == fit(scaled) == 1

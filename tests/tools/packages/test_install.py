@@ -33,12 +33,12 @@ def pip_is_told(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
 
-    def tell(**settings):
+    def configure(**settings):
         for name, value in {"config_file": os.devnull, **settings}.items():
             monkeypatch.setenv(f"PIP_{name.upper()}", str(value))
 
-    tell()
-    return tell
+    configure()
+    return configure
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])

@@ -177,9 +177,9 @@ def messages():
 
 def objects():
     rank, size = hvd.rank(), hvd.size()
-    everything = [None] * size
-    dist.all_gather_object(everything, {"rank": rank})
-    assert everything == [{"rank": one} for one in range(size)]
+    collected = [None] * size
+    dist.all_gather_object(collected, {"rank": rank})
+    assert collected == [{"rank": one} for one in range(size)]
     objects = ["a", 1] if rank == 0 else [None, None]
     dist.broadcast_object_list(objects, src=0)
     assert objects == ["a", 1]
