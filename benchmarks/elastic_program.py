@@ -16,7 +16,7 @@ class Notes:
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"{os.uname().nodename}-{os.getpid()}.lines").open("ab", buffering=0)
 
-    def say(self, *fields: Any) -> None:
+    def write(self, *fields: Any) -> None:
         self._file.write((" ".join(map(str, (time.monotonic(), *fields))) + "\n").encode())
 
 
@@ -72,7 +72,7 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
     @hvd.elastic.run
     def train(state: Any) -> None:
-        notes.say("begins", state.step, hvd.rank(), hvd.size())
+        notes.write("begins", state.step, hvd.rank(), hvd.size())
         while True:
             state.check_host_updates()
             if state.step % 20 == 0:
@@ -84,7 +84,7 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
             loss_of(model, state.step, hvd.rank()).backward()
             optimizer.step()
             state.step += 1
-            notes.say("step", state.step, hvd.size())
+            notes.write("step", state.step, hvd.size())
             time.sleep(options.pause)
 
     train(state)
@@ -100,12 +100,12 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
     hvd, frontend = HorovodBasics("benchmark"), frontends.named("benchmark")
 
     def train(state: Any) -> None:
-        notes.say("begins", state.step, hvd.rank(), hvd.size())
+        notes.write("begins", state.step, hvd.rank(), hvd.size())
         while True:
             allgather_object(state.step, "step", frontend=frontend)
             state.step += 1
             state.commit()
-            notes.say("step", state.step, hvd.size())
+            notes.write("step", state.step, hvd.size())
             time.sleep(options.pause)
 
     def reset() -> None:
@@ -138,13 +138,13 @@ def torchrun(options: argparse.Namespace, notes: Notes) -> None:
         optimizer.load_state_dict(kept["optimizer"])
         step = kept["step"]
     parallel = torch.nn.parallel.DistributedDataParallel(model)
-    notes.say("begins", step, dist.get_rank(), dist.get_world_size())
+    notes.write("begins", step, dist.get_rank(), dist.get_world_size())
     while True:
         optimizer.zero_grad()
         loss_of(parallel, step, dist.get_rank()).backward()
         optimizer.step()
         step += 1
-        notes.say("step", step, dist.get_world_size())
+        notes.write("step", step, dist.get_world_size())
         if step % 10 == 0 and dist.get_rank() == 0:
             new = snapshot.with_suffix(f".{os.getpid()}")
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, new)

@@ -49,14 +49,14 @@ def parse_variant(text: str) -> Column:
     return Column(name, kind, {key: value for key, _, value in pairs})
 
 
-def moved(hosts: int, nbytes: int) -> float:
+def bytes_to_send(hosts: int, nbytes: int) -> float:
     """Return the bytes that each of H hosts must send in an allreduce of N bytes: 2 (H-1)/H N."""
     return 2 * (hosts - 1) / hosts * nbytes
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
     """Return the bus bandwidth in Gbit/s, which is comparable to the rate of a link."""
-    return moved(hosts, nbytes) * 8 / seconds / 1e9
+    return bytes_to_send(hosts, nbytes) * 8 / seconds / 1e9
 
 
 def environments(

@@ -166,7 +166,7 @@ def measure(case: str, options: argparse.Namespace, peer: Peer, switches: Switch
     return found
 
 
-def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[str, list[float]]]:
+def combined(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[str, list[float]]]:
     """Combine the results of all ranks.
 
     Returns:
@@ -245,7 +245,7 @@ def main() -> None:
             before = os.getloadavg()[0]
             from_all = hvd.allgather_object(measure(case, args, peer, switches))
             if hvd.rank() == 0:
-                found = together(from_all)
+                found = combined(from_all)
                 loads = (
                     f"{args.rounds} walks each; load {before:.1f} to {os.getloadavg()[0]:.1f}, 2 of it the benchmark's"
                 )

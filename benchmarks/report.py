@@ -48,7 +48,7 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
     return "\n".join(lines)
 
 
-def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
+def limit_line(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
     """Return a Markdown line with a column's speed relative to the upper limit (peers/limit.py), or ""."""
     shares = []
     for label, cells in rows.items():

@@ -100,7 +100,7 @@ def bed() -> Iterator[Cluster]:
 
     Tests use them through ``cluster``. Skips the test if this machine cannot create such hosts.
     """
-    if reason := testbed.why_not():
+    if reason := testbed.obstacle():
         pytest.skip(reason)
     cluster = Cluster(4)
     yield cluster

@@ -40,7 +40,7 @@ def reply(message: tuple[Any, ...], joined: list[Any]) -> bytes:
     from tests.pool import Failure
 
     try:
-        return cloudpickle.dumps(obey(message, joined))
+        return cloudpickle.dumps(execute(message, joined))
     except BaseException as error:
         trace = traceback.format_exc()
         try:
@@ -51,7 +51,7 @@ def reply(message: tuple[Any, ...], joined: list[Any]) -> bytes:
             return cloudpickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}"), trace))
 
 
-def obey(message: tuple[Any, ...], joined: list[Any]) -> Any:
+def execute(message: tuple[Any, ...], joined: list[Any]) -> Any:
     command, *arguments = message
     if command == "leave":
         leave(joined)

@@ -171,7 +171,7 @@ class Peer:
         return line
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     print(text, flush=True)
 
 
@@ -205,7 +205,7 @@ def part_memory_peer(path: str, megabytes: int) -> None:
     same = found.raw == bytes(range(256)) * (SHARED // 256)
     cuda.up(memory, ctypes.create_string_buffer(b"\x2a" * SHARED, SHARED), SHARED, stream)
     cuda.wait(stream)
-    say("same" if same else "different")
+    show("same" if same else "different")
     input()
     cuda.call("cuIpcCloseMemHandle", memory)
 
@@ -244,13 +244,13 @@ def part_events_peer(path: str, megabytes: int) -> None:
     cuda.call("cuIpcOpenEventHandle", ctypes.byref(peer), handle_of(input()))
     cuda.call("cuEventRecord", local, stream)
     cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), local)
-    say(text_of(handle))
+    show(text_of(handle))
     for _ in range(2 * TURNS):
         input()
         cuda.call("cuStreamWaitEvent", stream, peer, ctypes.c_uint(0))
         cuda.call("cuMemcpyDtoDAsync_v2", remote, here, ctypes.c_size_t(4096), stream)
         cuda.call("cuEventRecord", local, stream)
-        say("recorded")
+        show("recorded")
     cuda.wait(stream)
 
 
@@ -275,7 +275,7 @@ def part_values_peer(path: str, megabytes: int) -> None:
     cuda = Cuda(path)
     stream, memory = cuda.stream(), ctypes.c_uint64()
     cuda.call("cuIpcOpenMemHandle_v2", ctypes.byref(memory), handle_of(input()), ctypes.c_uint(1))
-    say("ready")
+    show("ready")
     input()
     _turns_by_values(cuda, stream, memory.value, 1, 0)
 
@@ -331,7 +331,7 @@ def main() -> int:
         try:
             PEERS[args.part](args.driver, args.megabytes)
         except Exception as error:
-            say(f"no {type(error).__name__}: {error}")
+            show(f"no {type(error).__name__}: {error}")
             return 1
         return 0
     if args.part:

@@ -26,14 +26,14 @@ class Peer:
         for array in arrays:
             array[...] = 0
 
-        def one_by_one() -> None:
+        def sequential() -> None:
             for array in arrays:
                 world.Allreduce(MPI.IN_PLACE, array)
 
-        def together() -> None:
+        def concurrent() -> None:
             MPI.Request.Waitall([world.Iallreduce(MPI.IN_PLACE, array) for array in arrays])
 
-        return {"blocking": one_by_one, "one flat": one_by_one, "async": together}[mode]
+        return {"blocking": sequential, "one flat": sequential, "async": concurrent}[mode]
 
     def stop(self) -> None:
         """Do nothing, because MPI_Finalize runs at exit."""

@@ -41,12 +41,12 @@ class Peer:
             return lambda: (hvd.allreduce_(tensor, op=hvd.Sum, name=f"{name}.{mode}"), None)[1]
         names = [f"{name}.{i}" for i in range(len(tensors))]
 
-        def together() -> None:
+        def concurrent() -> None:
             handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=n) for t, n in zip(tensors, names, strict=True)]
             for handle in handles:
                 hvd.synchronize(handle)
 
-        return together
+        return concurrent
 
     def _step(self, case: Case, bucket_views: bool | None) -> Callable[[], None]:
         model = GradientsOnly(case.shapes)

@@ -38,16 +38,16 @@ class Peer:
             return self._step(case)
         tensors = [torch.ones(shape).zero_() for shape in reversed(case.shapes)]
 
-        def one_by_one() -> None:
+        def sequential() -> None:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-        def together() -> None:
+        def concurrent() -> None:
             works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
             for work in works:
                 work.wait()
 
-        return {"blocking": one_by_one, "async": together}[mode]
+        return {"blocking": sequential, "async": concurrent}[mode]
 
     def _step(self, case: Case) -> Callable[[], None]:
         model = GradientsOnly(case.shapes)

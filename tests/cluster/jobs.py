@@ -51,13 +51,13 @@ class Done:
         return sorted(self.out.splitlines())
 
 
-def no_litter(cluster: Cluster, seconds: float = 60.0, ignoring: tuple[str, ...] = ()) -> None:
+def no_leftovers(cluster: Cluster, seconds: float = 60.0, ignoring: tuple[str, ...] = ()) -> None:
     """Fail the test if a job left anything on any host.
 
     sshd needs a moment to notice the end of a session, and a host that was cut off never notices it.
     """
     deadline = time.monotonic() + seconds
-    while left := cluster.litter(ignoring):
+    while left := cluster.leftovers(ignoring):
         if time.monotonic() > deadline:
             pytest.fail(f"left behind: {left}")
         time.sleep(0.02)
@@ -72,7 +72,7 @@ def run_job(
     """
     done = (on or cluster.launcher).run(launcher(*arguments), timeout=LIMIT, **options)
     if clean:
-        no_litter(cluster)
+        no_leftovers(cluster)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

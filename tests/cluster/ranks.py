@@ -35,7 +35,7 @@ class Rank:
         self.process = process
         self._buffer = b""
 
-    def hear(self, seconds: float = PATIENCE) -> dict[str, Any]:
+    def receive(self, seconds: float = PATIENCE) -> dict[str, Any]:
         """Return the rank's next report; raise AssertionError with its stderr if none arrives."""
         deadline = time.monotonic() + seconds
         stream = self.process.stdout
@@ -50,7 +50,7 @@ class Rank:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return dict(json.loads(line))
 
-    def nothing_heard(self, seconds: float) -> bool:
+    def is_silent(self, seconds: float) -> bool:
         """Return True if no report arrives for so many seconds."""
         return not self._buffer and not select.select([self.process.stdout], [], [], seconds)[0]
 

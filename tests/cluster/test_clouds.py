@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.jobs import no_litter, run_job
+from tests.cluster.jobs import no_leftovers, run_job
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import HOME, ROOT, HostProcess, make_key
 
@@ -75,7 +75,7 @@ def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, servi
         assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{rank} host{rank + 1}" for rank in range(3)]
     assert [other.wait(20) for other in processes] == [0, 0], "they have ended in order, whatever the job's end"
     assert not cluster.host(2).path(f"{HOME}/.horovod-start.pid").exists()
-    no_litter(cluster)
+    no_leftovers(cluster)
 
 
 @pytest.mark.heavy
@@ -100,7 +100,7 @@ def test_key_generated_for_the_job(cluster: Cluster) -> None:
             for path, data in files.items():
                 path.write_bytes(data)
                 path.chmod(0o600)
-    no_litter(cluster)
+    no_leftovers(cluster)
 
 
 STOPS = """
@@ -133,4 +133,4 @@ def test_a_cloud_warning_stops_all_ranks_gracefully(cluster: Cluster, tmp_path: 
     assert first.wait(60) == 143
     assert out.read_text().count("stopped in order") == 3
     assert [other.wait(20) for other in processes] == [0, 0]
-    no_litter(cluster)
+    no_leftovers(cluster)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from tests.cluster.jobs import no_litter
+from tests.cluster.jobs import no_leftovers
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import Host
 
@@ -25,7 +25,7 @@ def test_hosts_without_fault(cluster: Cluster) -> None:
     assert ", 2 hosts\n" in done.stdout
     assert "host1 -> host2  10.77.0.2 (eth0)" in done.stdout
     assert " 0 failures\n" in done.stdout
-    no_litter(cluster)
+    no_leftovers(cluster)
 
 
 def test_faults_are_named_with_advice(cluster: Cluster) -> None:
@@ -42,7 +42,7 @@ def test_faults_are_named_with_advice(cluster: Cluster) -> None:
     assert "FAIL network: host2 and host3 do not reach each other: 10.77.0.3 (eth0): no answer; fd77::3" in done.stdout
     assert "HOROVOD_PORT_RANGE" in done.stdout
     assert "host2 -> host1  10.77.0.1 (eth0)" in done.stdout
-    no_litter(cluster)
+    no_leftovers(cluster)
 
 
 def test_an_interrupt_ends_the_job(cluster: Cluster) -> None:
@@ -56,4 +56,4 @@ def test_an_interrupt_ends_the_job(cluster: Cluster) -> None:
     process.send(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "horovodrun: stopped by SIGINT\n")
-    no_litter(cluster)
+    no_leftovers(cluster)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from horovod.runner.base import linux
-from tests.cluster.jobs import Running, no_litter, running
+from tests.cluster.jobs import Running, no_leftovers, running
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import Host
 
@@ -35,7 +35,7 @@ class Elastic:
         new.write_text("".join(f"{host}:{count}\n" for host, count in slots.items()))
         new.rename(self._hosts)
 
-    def until_said(self, pattern: str) -> str:
+    def until_line(self, pattern: str) -> str:
         """Return the first line that matches the pattern after the line found by the previous call."""
 
         def found() -> bool:
@@ -53,13 +53,13 @@ class Elastic:
         """Wait until this many ranks have begun and taken some steps since."""
         since = time.monotonic()
 
-        def so_many() -> bool:
+        def enough_started() -> bool:
             fields = [line.partition(">:")[2].split() for line in self.job.out.splitlines()]
             starts = [w for w in fields if len(w) > 4 and w[1] == "begins"][-1:]
             steps = [w for w in fields if len(w) > 2 and w[1] == "step" and float(w[0]) > since]
             return bool(starts) and starts[0][4] == str(size) and len(steps) > 5 * size
 
-        self.job.wait_for(so_many, f"{size} ranks that train")
+        self.job.wait_for(enough_started, f"{size} ranks that train")
 
 
 def agent_of(host: Host) -> int:
@@ -78,14 +78,14 @@ def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
         one.trains(4)
         # An agent dies, and all workers on its host with it; the host returns after its cooldown.
         os.kill(agent_of(cluster.host(2)), signal.SIGKILL)
-        one.until_said("host host2 is lost: its agent ended: .*signal 9")
-        one.until_said(r"rank 1 on host host2 failed: its host is lost; 2 ranks left")
-        one.until_said("4 ranks now; new: rank 2 on host host2, rank 3 on host host2")
+        one.until_line("host host2 is lost: its agent ended: .*signal 9")
+        one.until_line(r"rank 1 on host host2 failed: its host is lost; 2 ranks left")
+        one.until_line("4 ranks now; new: rank 2 on host host2, rank 3 on host host2")
         one.trains(4)
         # One host is added, and one that is unreachable, which does not end the job.
         one.hosts(host1=1, host2=2, host3=1, host4=1, host9=1)
-        one.until_said("host host9: .*")
-        one.until_said("5 ranks now; new: rank 4 on host host4")
+        one.until_line("host host9: .*")
+        one.until_line("5 ranks now; new: rank 4 on host host4")
         one.trains(5)
         # A host is removed: its workers stop in order, and then its agent.
         one.hosts(host1=1, host3=1, host4=1)
@@ -98,4 +98,4 @@ def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
         done = one.job.finish()
         assert done.code == 0, done.err
         assert done.out.count(" ends\n") == 3
-    no_litter(cluster)
+    no_leftovers(cluster)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from horovod.runner.base import linux
-from tests.cluster.jobs import WORKER, Running, no_litter, running
+from tests.cluster.jobs import WORKER, Running, no_leftovers, running
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import SSHD_SESSIONS, Host
 
@@ -195,9 +195,9 @@ def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path,
     limit = fault.silence + (fault.within * slower if alone else GENEROUS)
     grace = fault.silence + (WORD * slower if alone else GENEROUS)
     if cluster.is_cut:  # the ssh server notices a lost connection only after the network is repaired
-        no_litter(cluster, grace, ignoring=SSHD_SESSIONS)
+        no_leftovers(cluster, grace, ignoring=SSHD_SESSIONS)
         cluster.heal()
-    no_litter(cluster, grace)
+    no_leftovers(cluster, grace)
     assert done.code == fault.code, done.err
     last = "\n".join(done.messages)
     position = 0

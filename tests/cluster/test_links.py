@@ -20,16 +20,16 @@ def networks_in_use(reports: Sequence[dict[str, Any]]) -> set[str]:
 
 def formed(started: Sequence[Rank]) -> list[dict[str, Any]]:
     """Return the ranks' reports once in the job; assert that no rank still listens and that data gets through."""
-    reports = [rank.hear() for rank in started]
+    reports = [rank.receive() for rank in started]
     assert not [facts["error"] for facts in reports if "error" in facts]
     assert [facts["listening"] for facts in reports] == [0] * len(started)
-    assert [rank.hear() for rank in started] == [{"gathered": list(range(len(started)))}] * len(started)
+    assert [rank.receive() for rank in started] == [{"gathered": list(range(len(started)))}] * len(started)
     return reports
 
 
 def first_error(started: Sequence[Rank]) -> tuple[str, float]:
     """Return the ranks' common error and the longest time, in seconds, that it took; assert that errors are equal."""
-    reports = [rank.hear() for rank in started]
+    reports = [rank.receive() for rank in started]
     assert {facts.get("error") for facts in reports} == {reports[0].get("error")}
     assert [facts["listening"] for facts in reports] == [0] * len(started)
     return reports[0]["error"], max(facts["seconds"] for facts in reports)
@@ -79,7 +79,7 @@ def test_requested_interface(cluster: Cluster) -> None:
     with ranks(cluster, [1, 2], env={"HOROVOD_GLOO_IFACE": "eth1"}) as started:
         assert networks_in_use(formed(started)) == {"10.78.1"}
     with ranks(cluster, [1, 3], env={"HOROVOD_GLOO_IFACE": "eth1", "HOROVOD_START_TIMEOUT": "3"}) as started:
-        text = started[1].hear()["error"]
+        text = started[1].receive()["error"]
     assert "HOROVOD_GLOO_IFACE must be among lo (" in text
     assert "got 'eth1': there is no interface 'eth1' on this host" in text
     assert "eth0 (10.77.0.3/24, fd77::3/64)" in text
@@ -130,10 +130,10 @@ def test_firewalls_in_both_directions_are_named(cluster: Cluster) -> None:
 def test_a_vanished_host_is_named_on_the_others(cluster: Cluster, what: str) -> None:
     """No connection reports its end: the kernel's probes detect it after about HOROVOD_HEARTBEAT_TIMEOUT seconds."""
     with ranks(cluster, [1, 2, 3], what, env={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}) as started:
-        assert all("connections" in rank.hear() for rank in started)
-        assert started[0].nothing_heard(1)
+        assert all("connections" in rank.receive() for rank in started)
+        assert started[0].is_silent(1)
         cluster.partition(2)
         if what == "idle":
-            assert started[0].hear() == started[2].hear() == {"noticed": True}
+            assert started[0].receive() == started[2].receive() == {"noticed": True}
         for rank in (started[0], started[2]):
-            assert re.match(r"rank 1 \(host host2, pid \d+\) was lost: ", rank.hear()["lost"])
+            assert re.match(r"rank 1 \(host host2, pid \d+\) was lost: ", rank.receive()["lost"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.cluster.jobs import no_litter
+from tests.cluster.jobs import no_leftovers
 from tests.testbed.cluster import Cluster
 
 SCRIPT = """
@@ -60,4 +60,4 @@ def test_functions_results_and_exceptions_cross_hosts(cluster: Cluster, tmp_path
     assert places == "[(0, 'host1'), (1, 'host2'), (2, 'host3')]"
     assert sorted(printed) == [f"[{rank}]<stdout>:soon" for rank in range(3)]
     assert error == "('far away', 'host3') 2 host3 1"
-    no_litter(cluster)
+    no_leftovers(cluster)

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.cluster.jobs import LIMIT, launcher, no_litter, run_job, running
+from tests.cluster.jobs import LIMIT, launcher, no_leftovers, run_job, running
 from tests.runner.test_hangs import HEAD
 from tests.testbed.cluster import Cluster
 
@@ -38,7 +38,7 @@ def test_slow_links_are_distinguished_from_slow_ranks(cluster: Cluster, tmp_path
     doctor = cluster.launcher.run([sys.executable, "-m", "horovod.runner", "--doctor", *hosts], timeout=LIMIT)
     warning = r"WARN speed: host1 to host2 at 10\.77\.0\.2: 0\.(0[1-9]|10) Gbit/s"
     assert re.search(warning, doctor.stdout), doctor.stdout + doctor.stderr
-    no_litter(cluster)
+    no_leftovers(cluster)
 
 
 STOPS = """

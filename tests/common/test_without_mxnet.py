@@ -16,7 +16,7 @@ SAID = (
 
 
 @pytest.fixture
-def afresh(monkeypatch, tmp_path):
+def fresh_imports(monkeypatch, tmp_path):
     """Import modules of these names again, from ``tmp_path`` first; restore everything afterwards."""
     for name in list(sys.modules):
         if name.split(".")[0] == "mxnet" or name.startswith("horovod.mxnet"):
@@ -28,7 +28,7 @@ def afresh(monkeypatch, tmp_path):
             del sys.modules[name]
 
 
-def test_imports_report_what_to_install_and_the_retired_project(afresh, monkeypatch):
+def test_imports_report_what_to_install_and_the_retired_project(fresh_imports, monkeypatch):
     monkeypatch.setitem(sys.modules, "mxnet", None)
     with pytest.raises(ImportError, match=SAID.format(why="mxnet")):
         importlib.import_module("horovod.mxnet")
@@ -36,15 +36,15 @@ def test_imports_report_what_to_install_and_the_retired_project(afresh, monkeypa
         importlib.import_module("horovod.mxnet.mpi_ops")
 
 
-def test_an_incompatible_numpy_is_reported_for_mxnet(afresh):
-    (afresh / "mxnet.py").write_text("import numpy\nnumpy.boole\n")
+def test_an_incompatible_numpy_is_reported_for_mxnet(fresh_imports):
+    (fresh_imports / "mxnet.py").write_text("import numpy\nnumpy.boole\n")
     with pytest.raises(ImportError, match=SAID.format(why="boole")):
         importlib.import_module("horovod.mxnet")
 
 
 @pytest.mark.parametrize(("text", "found"), [("__version__ = '2.0.0'\ngluon = 1\n", "2.0.0"), ("", "a module without")])
-def test_another_mxnet_is_refused(afresh, text, found):
-    (afresh / "mxnet.py").write_text(text)
+def test_another_mxnet_is_refused(fresh_imports, text, found):
+    (fresh_imports / "mxnet.py").write_text(text)
     with pytest.raises(ImportError, match=f"^horovod.mxnet needs MXNet 1.9.1, got {found}"):
         importlib.import_module("horovod.mxnet")
 

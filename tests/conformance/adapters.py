@@ -63,7 +63,7 @@ class Adapter:
         return self.make(np.ones(3, np.complex64))
 
     @property
-    def wrong(self) -> tuple[type[BaseException], ...]:
+    def argument_errors(self) -> tuple[type[BaseException], ...]:
         """Return the exception types raised for a bad argument."""
         return (ValueError,)
 
@@ -114,7 +114,7 @@ class TensorFlow(Adapter):
         return np.asarray(tensor.numpy())
 
     @property
-    def wrong(self) -> tuple[type[BaseException], ...]:
+    def argument_errors(self) -> tuple[type[BaseException], ...]:
         return (ValueError, self.tf.errors.InvalidArgumentError)
 
     @property

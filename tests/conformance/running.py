@@ -149,7 +149,7 @@ def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:
     if error in disagreements:
         (call, texts), kinds = disagreements[error], adapter.disagreeing
     else:
-        (call, texts), kinds = bad[error], adapter.wrong
+        (call, texts), kinds = bad[error], adapter.argument_errors
         if error not in adapter.offer.anonymous:
             texts = (*texts, f"rank {rank}")
     try:

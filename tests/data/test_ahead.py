@@ -15,7 +15,7 @@ def readers():
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
+def no_threads_left():
     yield
     if readers():
         gc.collect()

@@ -38,7 +38,7 @@ def test_a_worker_is_killed_and_another_one_joins(tmp_path, kind):
 
         job.until(lambda: epochs(2) > 0, 120)
         job.kill("rank 1")
-        job.until_said("rank 1 on host localhost failed: killed by signal 9 .*; 1 rank left$")
+        job.until_line("rank 1 on host localhost failed: killed by signal 9 .*; 1 rank left$")
         # A new worker replaces it; then one more slot is added.
         count = epochs(2)
         job.until(lambda: epochs(2) > count, 120)

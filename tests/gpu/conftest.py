@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.device import DEVICE, SIMULATED, why_not
+from tests.gpu.device import DEVICE, SIMULATED, obstacle
 from tests.pool import TORCH, Fleets, Pool
 
 
@@ -30,7 +30,7 @@ class Ranks:
 @pytest.fixture
 def ranks(fleets: Fleets, request: pytest.FixtureRequest) -> Callable[..., Ranks]:
     """ranks(size, **environment) -> Ranks, on the available GPU, real or simulated."""
-    if reason := why_not():
+    if reason := obstacle():
         pytest.skip(reason)
     environment = {}
     if SIMULATED:

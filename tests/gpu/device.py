@@ -12,7 +12,7 @@ SIMULATED = os.environ.get("HVD_TEST_GPU") == "simulated"
 DEVICE = "cpu" if os.environ.get("HVD_TEST_GPU") == "cpu" else "cuda"
 
 
-def why_not() -> str:
+def obstacle() -> str:
     """Return why no test of this folder can run here; empty if they can."""
     if SIMULATED or DEVICE == "cpu" or torch.cuda.is_available():
         return ""

@@ -73,7 +73,7 @@ def scaled():
         both(hvd.allreduce, f"scaled.{dtype}", source, op=hvd.Sum, prescale_factor=1 / 3, postscale_factor=0.7)
 
 
-def moved(dtypes=(*FLOATS, *INTEGERS, torch.bool)):
+def gathers_and_scatters(dtypes=(*FLOATS, *INTEGERS, torch.bool)):
     n, me = hvd.size(), hvd.rank()
     for dtype in dtypes:
         both(hvd.allgather, f"gather.{dtype}", filled((me, 3), dtype))  # rank 0 has no row
@@ -96,7 +96,7 @@ def moved(dtypes=(*FLOATS, *INTEGERS, torch.bool)):
 @pytest.mark.parametrize("size", SIZES)
 def test_scaled_and_moved_arrays(ranks, size):
     ranks(size).run(scaled)
-    ranks(size).run(moved)
+    ranks(size).run(gathers_and_scatters)
 
 
 def grouped():
@@ -214,7 +214,7 @@ def test_views(computing, size):
     computing(size).run(views)
 
 
-def threads_are_left_as_they_were():
+def thread_state_is_unchanged():
     """Each call restores the driver's context and capture mode of its thread."""
     driver = ctypes.CDLL(os.environ.get("HOROVOD_CUDA_LIBRARY", "libcuda.so.1"))
     x = gpu(torch.ones(1000))
@@ -255,7 +255,7 @@ def threads_are_left_as_they_were():
 @pytest.mark.skipif(DEVICE == "cpu", reason="the CPU has no streams")
 @pytest.mark.parametrize("size", [1, 2])
 def test_thread_settings_are_unchanged(ranks, size):
-    ranks(size).run(threads_are_left_as_they_were)
+    ranks(size).run(thread_state_is_unchanged)
 
 
 def parameters():

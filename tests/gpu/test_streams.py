@@ -65,7 +65,7 @@ def on_side_streams():
                 assert torch.all(doubled == expected).item(), (step, i, doubled[:4].tolist(), expected)
 
 
-def freed_at_once():
+def memory_freed_early():
     """Memory that is reused too early would show other values."""
     n = hvd.size()
     for step in range(40):
@@ -103,7 +103,7 @@ def freed_on_another_stream():
         assert z.tolist() == [float(n * step)] * 8
 
 
-def under_pressure():
+def with_little_memory():
     """A rank empties its cache, which waits for the GPU, while operations are in flight."""
     n = hvd.size()
     for step in range(10):
@@ -118,7 +118,7 @@ def under_pressure():
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_streams_and_memory(cuda, size):
     job = cuda(size)
-    for part in (on_side_streams, freed_at_once, freed_on_another_stream, under_pressure):
+    for part in (on_side_streams, memory_freed_early, freed_on_another_stream, with_little_memory):
         job.run(part)
 
 

@@ -47,7 +47,7 @@ def untraced() -> dict[str, Any]:
     return {"run_eagerly": True} if keras.config.backend() == "tensorflow" else {}
 
 
-def plainly(make_optimizer: Any, x: np.ndarray, y: np.ndarray, batch: int, epochs: int = 1) -> Any:
+def train_alone(make_optimizer: Any, x: np.ndarray, y: np.ndarray, batch: int, epochs: int = 1) -> Any:
     """Return a model that this process trained alone on all samples."""
     alone = model()
     alone.compile(optimizer=make_optimizer(), loss="mse", **untraced())

@@ -35,7 +35,7 @@ def test_attributes_outside_the_config_are_kept():
         del ways["an inner one"]  # scales losses within a compiled step only
     gradients = [np.full((3,), 0.5, "float32"), np.full((2, 2), -0.25, "float32")]  # the same on all ranks
 
-    def moved(optimizer):
+    def change_of(optimizer):
         """Return how two updates change the variables."""
         variables = [keras.Variable(np.ones_like(gradient)) for gradient in gradients]
         optimizer.build(variables)
@@ -45,7 +45,7 @@ def test_attributes_outside_the_config_are_kept():
         return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
     for name, make in ways.items():
-        for distributed, plain in zip(moved(hvd.DistributedOptimizer(make())), moved(make()), strict=True):
+        for distributed, plain in zip(change_of(hvd.DistributedOptimizer(make())), change_of(make()), strict=True):
             np.testing.assert_allclose(distributed, plain, rtol=2e-5, err_msg=name)
 
 

@@ -182,17 +182,17 @@ def test_load_model(tmp_path):
     x, y = models.data(4 * size * 4)
     parts = models.shard(x, 4), models.shard(y, 4)
 
-    class Mine(keras.optimizers.SGD):
+    class CustomSGD(keras.optimizers.SGD):
         pass
 
-    for kind, custom in ((keras.optimizers.SGD, None), (Mine, [Mine])):
+    for kind, custom in ((keras.optimizers.SGD, None), (CustomSGD, [CustomSGD])):
         model = models.model()
         model.compile(optimizer=hvd.DistributedOptimizer(kind(0.05, momentum=0.9)), loss="mse", **models.untraced())
         model.fit(*parts, batch_size=4, shuffle=False, verbose=0)
         path = f"{tmp_path}/{kind.__name__}{rank}.keras"
         model.save(path)
         # A plain process gets a plain optimizer with the state.
-        with keras.saving.custom_object_scope({"Mine": Mine}):
+        with keras.saving.custom_object_scope({"Mine": CustomSGD}):
             plain = keras.models.load_model(path)
         assert "horovod" not in "".join(c.__module__ for c in type(plain.optimizer).__mro__)
         assert type(plain.optimizer).__name__ == kind.__name__

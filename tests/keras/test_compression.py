@@ -12,7 +12,7 @@ def gradients_of(rank):
     return (np.linspace(0.1, 1.0, 600) + rank).astype(np.float32)
 
 
-def through_everything(folder):
+def all_averages(folder):
     """Return by compressor and function the average of all ranks' values."""
     rank = hvd.rank()
     own = gradients_of(rank)
@@ -45,7 +45,7 @@ def through_everything(folder):
 @pytest.mark.heavy
 def test_each_compressor_through_each_function(keras3, tmp_path):
     exact = np.mean([gradients_of(rank) for rank in range(2)], axis=0)
-    first, second = keras3(2).run(through_everything, str(tmp_path))
+    first, second = keras3(2).run(all_averages, str(tmp_path))
     for choice, results in first.items():
         for name, result in results.items():
             label = f"{choice}, {name}"

@@ -141,7 +141,7 @@ def test_exposed_gradients(legacy):
             loss = factor * (rank + 1.0) * tf.add_n([tf.reduce_sum(x) for x in variables])
         return ask(loss, list(variables), tape=tape)
 
-    def moved(update):
+    def delta(update):
         before = v.numpy()
         update()
         change = before - v.numpy()
@@ -156,7 +156,7 @@ def test_exposed_gradients(legacy):
             loss = (rank + 1.0) * tf.reduce_sum(v)
         return [(tape.gradient(loss, v), v)]
 
-    def looked_at():
+    def logged_as():
         logged = compute(5.0)
         apply(own())
         return logged
@@ -175,19 +175,19 @@ def test_exposed_gradients(legacy):
 
     for traced in (False, True):
         wrap = tf.function if traced else lambda f: f
-        assert moved(wrap(looked_at)) == total
-        assert moved(wrap(lambda: apply(own()))) == total
+        assert delta(wrap(logged_as)) == total
+        assert delta(wrap(lambda: apply(own()))) == total
         for change in (lambda grad: grad, lambda grad: grad * 1.0, lambda grad: tf.clip_by_norm(grad, 1e3)):
-            np.testing.assert_allclose(moved(wrap(lambda change=change: two_at_once(change))), 11 * total, rtol=1e-6)
-        assert moved(wrap(several_in_one_update)) == 3 * total
+            np.testing.assert_allclose(delta(wrap(lambda change=change: two_at_once(change))), 11 * total, rtol=1e-6)
+        assert delta(wrap(several_in_one_update)) == 3 * total
         w.assign([0.0])
-        assert moved(wrap(lambda: with_another(tf.constant([rank + 1.0])))) == total
+        assert delta(wrap(lambda: with_another(tf.constant([rank + 1.0])))) == total
         np.testing.assert_allclose(w.numpy(), [-total])
-        assert moved(wrap(lambda: apply(compute()))) == total
+        assert delta(wrap(lambda: apply(compute()))) == total
     # Returned eagerly, applied in a function.
     pairs = compute()
-    assert moved(tf.function(lambda: apply(pairs))) == total
-    assert moved(tf.function(lambda: apply(own()))) == total
+    assert delta(tf.function(lambda: apply(pairs))) == total
+    assert delta(tf.function(lambda: apply(own()))) == total
     # Programs that never apply returned gradients do not accumulate records of them.
     for _ in range(20):
         compute()

@@ -12,12 +12,12 @@ def stopping(how):
     model = models.model()
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
 
-    class Worse(keras.callbacks.Callback):
+    class RisingLoss(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             logs["score"] = float(epoch) if rank == 0 else -3.0 * epoch
 
     stop = keras.callbacks.EarlyStopping("score", patience=1, mode="min", restore_best_weights=True)
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), Worse()]
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), RisingLoss()]
     options = {"epochs": 4}
     if how == "averaged":
         callbacks += [hvd.callbacks.MetricAverageCallback(), stop]

@@ -31,7 +31,7 @@ def test_workers_on_shards_equal_one_process_on_all():
             lambda rate=rate: keras.optimizers.Adam(rate, epsilon=1e-3, clipnorm=0.5),
             lambda rate=rate: keras.optimizers.SGD(rate, use_ema=True, ema_overwrite_frequency=2),
         ][turn]
-        alone = models.plainly(make, x, y, batch * size, epochs=2)
+        alone = models.train_alone(make, x, y, batch * size, epochs=2)
         distributed = models.model()
         distributed.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
         parts = models.shard(x, batch), models.shard(y, batch)
@@ -48,7 +48,7 @@ def test_gradients_are_reduced_once_on_every_code_path():
     size, batch, steps = hvd.size(), 4, 4
     x, y = models.data(batch * size * steps)
     parts = models.shard(x, batch), models.shard(y, batch)
-    alone = models.plainly(lambda: keras.optimizers.SGD(0.02 * size), x, y, batch * size)
+    alone = models.train_alone(lambda: keras.optimizers.SGD(0.02 * size), x, y, batch * size)
 
     def compiled(**options):
         net = models.model()
@@ -160,7 +160,7 @@ def test_backward_passes_per_step():
     size, batch = hvd.size(), 2
     x, y = models.data(batch * size * 6)
     # Two averaged passes of each rank equal one batch of all their samples.
-    alone = models.plainly(lambda: keras.optimizers.SGD(0.05, momentum=0.9), x, y, batch * size * 2)
+    alone = models.train_alone(lambda: keras.optimizers.SGD(0.05, momentum=0.9), x, y, batch * size * 2)
     parts = models.shard(x, batch), models.shard(y, batch)
     for average, rate in ((True, 0.05), (False, 0.025)):
         for eagerly in (False, True):
@@ -217,7 +217,7 @@ def test_loss_scaling_with_accumulation():
     size = hvd.size()
     x, y = models.data(2 * size * 4)
     parts = models.shard(x, 2), models.shard(y, 2)
-    plain = models.plainly(lambda: keras.optimizers.SGD(0.1), x, y, 4 * size)
+    plain = models.train_alone(lambda: keras.optimizers.SGD(0.1), x, y, 4 * size)
     ways = [({"gradient_accumulation_steps": 2}, {})]
     if keras.config.backend() != "jax":
         ways.append(({}, {"backward_passes_per_step": 2, "average_aggregated_gradients": True}))

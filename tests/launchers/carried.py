@@ -131,7 +131,7 @@ def leave():
     assert hvd.allreduce(np.ones(4, np.float32), op=hvd.Sum)[0] == hvd.size()
 
 
-def was_told(error):
+def record_failure(error):
     """Also written to a file: a launcher that exits quickly may lose the ranks' last output."""
     text = f"rank {hvd.rank()} was told: {error}"
     print(text, flush=True)
@@ -151,7 +151,7 @@ def die(parts):
             if action == "raise":
                 time.sleep(0.05)
     except hvd.HorovodInternalError as error:
-        was_told(error)
+        record_failure(error)
         raise
 
 
@@ -159,7 +159,7 @@ def main():
     path, parts = sys.argv[1], sys.argv[2].split(",") if len(sys.argv) > 2 else []
     for each in parts:
         if each.startswith("hosts:"):
-            believe_in_hosts(int(each[6:]))
+            simulate_hosts(int(each[6:]))
     sizes = SIZES[1:2] if "short" in parts else SIZES
     level = next((each[6:] for each in parts if each.startswith("level:")), "multiple")
     if "mpi4py" in parts:
@@ -220,7 +220,7 @@ def finalize():
     assert ctypes.CDLL(os.environ["HOROVOD_MPI_LIBRARY"]).MPI_Finalize() == 0
 
 
-def believe_in_hosts(ranks):
+def simulate_hosts(ranks):
     """Set variables as APART in test_mpi.py does, for several ranks on a host."""
     size, rank = told_size, int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     local = min(ranks, size - rank // ranks * ranks)

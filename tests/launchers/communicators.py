@@ -39,7 +39,7 @@ def same(comm):
     assert (global_process_set.ranks, global_process_set.mpi_comm) == (list(range(comm.size)), comm)
 
 
-def world_and_parts():
+def world_and_splits():
     """MPI.COMM_WORLD, two concurrent jobs with reversed rank order, and a single-rank job, with MPI calls between."""
     assert hvd.mpi_enabled()
     with refused("init"):

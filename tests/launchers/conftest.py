@@ -55,7 +55,7 @@ def mpiexec(mpiexec_path: Path) -> Callable[..., Done]:
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Slurm]:
     """Four nodes n1 ... n4."""
-    if reason := slurm.why_not():
+    if reason := slurm.obstacle():
         pytest.skip(reason)
     cluster = slurm.Slurm(tmp_path_factory.mktemp("slurm"))
     yield cluster

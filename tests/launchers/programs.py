@@ -35,7 +35,7 @@ class Done:
     code: int
     text: str
 
-    def everybody(self) -> list[dict]:
+    def all_ranks(self) -> list[dict]:
         """Return what the worker's rank 0 reports about all ranks."""
         lines = [line for line in self.text.splitlines() if "ALL_RANKS " in line]
         assert self.code == 0, self.text
@@ -45,7 +45,7 @@ class Done:
     def why_it_hung(self, rank: int, reports: Path) -> None:
         """Check that the job reported a hang caused by this sleeping rank, and ended with its report."""
         assert self.code != 0, self.text
-        place = r"at worker\.py:\d+ in come_to_an_end \(`time\.sleep\(600\)`\)"
+        place = r"at worker\.py:\d+ in finish \(`time\.sleep\(600\)`\)"
         assert re.search(rf"why the job waits: rank {rank} is {place}", self.text), self.text
         path = re.search(r"What the ranks were doing is in (\S+/hang\.txt)", self.text)
         assert path, self.text
@@ -54,7 +54,7 @@ class Done:
 
     def places(self) -> list[tuple[list[int], list[int]]]:
         """Return (local rank and size, cross rank and size) by rank."""
-        return [(each["local"], each["cross"]) for each in self.everybody()]
+        return [(each["local"], each["cross"]) for each in self.all_ranks()]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -86,7 +86,7 @@ def site_of(request, name: str, tmp_path: Path) -> Site:
     return Site(launcher, folder, library, says, tmp_path)
 
 
-def staying(site: Site) -> tuple[str, ...]:
+def keep_running_flags(site: Site) -> tuple[str, ...]:
     """Return the flags with which the launcher leaves other processes alone when one dies."""
     site.not_open_mpi_4("ends the others whatever it is told")
     return ("--runtime-options", "continuous") if site.open_mpi else ("-disable-auto-cleanup",)

@@ -43,7 +43,7 @@ PartitionName=main Nodes=n[1-{nodes}] Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def why_not() -> str | None:
+def obstacle() -> str | None:
     """Return why this machine cannot have such a cluster; None if it can."""
     if os.geteuid() != 0:
         return "a Slurm cluster needs root"

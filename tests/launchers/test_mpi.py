@@ -29,7 +29,7 @@ def launch(request):
 def test_ranks_that_mpirun_starts_on_one_host(mpirun):
     done = mpirun(2)
     assert done.places() == ONE_HOST
-    assert all(each["mpi"] for each in done.everybody()), "hvd.mpi_enabled()"
+    assert all(each["mpi"] for each in done.all_ranks()), "hvd.mpi_enabled()"
 
 
 def test_ranks_that_mpiexec_starts_on_one_host(mpiexec):

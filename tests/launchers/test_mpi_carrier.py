@@ -6,7 +6,7 @@ import pytest
 
 from tests.launchers import programs
 from tests.launchers.programs import ROOT
-from tests.launchers.sites import APART, site_of, staying
+from tests.launchers.sites import APART, keep_running_flags, site_of
 
 
 @pytest.fixture(params=["Open MPI", "MPICH", "standard ABI"])
@@ -65,7 +65,7 @@ def test_only_one_thread_calls_mpi(family):
 
 
 def test_a_killed_rank_is_named(family):
-    done = family.run(2, "kill:1", before=staying(family), **APART)
+    done = family.run(2, "kill:1", before=keep_running_flags(family), **APART)
     assert done.code != 0
     assert "rank 0 was told: rank 1 (host " in done.text, done.text
     assert "was lost" in done.text

@@ -17,7 +17,7 @@ KEY = "c3" * 32
 def test_pmi(slurm_cluster):
     done = slurm_cluster.run("srun", "--mpi=pmi2", "-N2", "-n3", *WORKER)
     assert done.places() == TWO_AND_ONE
-    assert all(each["mpi"] for each in done.everybody()), "hvd.mpi_enabled()"
+    assert all(each["mpi"] for each in done.all_ranks()), "hvd.mpi_enabled()"
 
 
 def test_munge_without_pmi(slurm_cluster):
@@ -27,7 +27,7 @@ def test_munge_without_pmi(slurm_cluster):
 def test_key_of_the_user(slurm_cluster):
     done = slurm_cluster.run("srun", "-N2", "-n3", *WORKER, HOROVOD_JOB_KEY=KEY)
     assert done.places() == TWO_AND_ONE
-    assert not any(each["key in environment"] for each in done.everybody())
+    assert not any(each["key in environment"] for each in done.all_ranks())
     assert KEY not in done.text
 
 
@@ -51,7 +51,7 @@ def test_the_first_failure_is_named(slurm_cluster):
     assert "ValueError: no more data" in done.text
     # srun does not stop the other ranks, so they report it too.
     assert "rank 1 (host n" in done.text
-    assert "has left the job: it ended with ValueError: no more data (in come_to_an_end, worker.py:" in done.text
+    assert "has left the job: it ended with ValueError: no more data (in finish, worker.py:" in done.text
 
 
 TRAIN = f"""

@@ -41,7 +41,7 @@ def describe():
     }
 
 
-def come_to_an_end(fault):
+def finish(fault):
     action, _, rank = fault.partition(":")
     if action == "child":
         if hvd.rank() == int(rank):
@@ -78,7 +78,7 @@ def main():
     if fault == "mpi4py":
         assert MPI.COMM_WORLD.allreduce(hvd.rank()) == sum(range(hvd.size()))
     elif fault:
-        come_to_an_end(fault)
+        finish(fault)
     hvd.shutdown()
     hvd.init()
     assert gather(hvd.rank()) == list(range(hvd.size()))

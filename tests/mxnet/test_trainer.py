@@ -61,7 +61,7 @@ def test_compression():
                 assert_close(found, other, 0)
     seen = []
 
-    class Mine:
+    class CustomCompression:
         @staticmethod
         def compress(tensor):
             seen.append(tensor.shape)
@@ -72,7 +72,7 @@ def test_compression():
             assert tensor.shape == ctx
             return tensor / 2
 
-    assert_close(train({"compression": Mine})[0], expected)
+    assert_close(train({"compression": CustomCompression})[0], expected)
     assert len(seen) == 4 * STEPS
 
 

@@ -14,7 +14,7 @@ def ranks(extra=0.0):
     return hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size(), total + extra
 
 
-def afresh():
+def in_new_job():
     """Return the result of ``ranks`` in a new job."""
     import horovod.numpy as hvd
 

@@ -33,7 +33,7 @@ def test_results_by_rank(four):
 
 def test_repeated_runs_on_the_same_workers_and_in_a_new_job(four):
     pids = four.run(os.getpid)
-    assert four.run(functions.afresh) == [(rank, 4, rank, 1, 6.0) for rank in range(4)]
+    assert four.run(functions.in_new_job) == [(rank, 4, rank, 1, 6.0) for rank in range(4)]
     assert four.run(os.getpid) == pids
 
 
@@ -66,7 +66,7 @@ def test_exceptions_keep_their_class_and_name_rank_and_host(four):
     assert isinstance(caught.value, WorkerError)
     assert caught.value.rank == 2
     assert "in fails" in caught.value.remote_traceback
-    assert four.run(functions.afresh)[0] == (0, 4, 0, 1, 6.0)
+    assert four.run(functions.in_new_job)[0] == (0, 4, 0, 1, 6.0)
 
 
 def test_dead_workers_are_named_and_the_others_end(local):

@@ -15,7 +15,7 @@ HEAVY = pytest.mark.heavy
 VICTIM = "class HorovodInternalError(RuntimeError): pass\n"
 
 
-def last_words(err):
+def messages_of(err):
     return [line.removeprefix("horovodrun: ") for line in err.splitlines() if line.startswith("horovodrun: ")]
 
 
@@ -23,7 +23,7 @@ def test_the_first_exit_code_is_the_exit_code_of_the_job():
     start = time.monotonic()
     done = run_job(["-np", "3", "bash", "-c", "[ $HOROVOD_RANK = 1 ] && exit 7; sleep 60"])
     assert done.code == 7
-    assert last_words(done.err)[-1] == "rank 1 on host localhost failed first: exit code 7"
+    assert messages_of(done.err)[-1] == "rank 1 on host localhost failed first: exit code 7"
     assert time.monotonic() - start < 40  # well before the others would end by themselves
 
 
@@ -45,7 +45,7 @@ def test_victims_that_end_before_the_culprit_are_not_blamed(tmp_path):
     )
     done = run_job(["-np", "3", *python(code), str(tmp_path)])
     assert done.code == 5
-    messages = last_words(done.err)
+    messages = messages_of(done.err)
     assert "rank 0 on host localhost failed first: exit code 5" in messages
     assert messages[-1].strip() == "ValueError: the cause"
     assert "ranks 1-2 failed with HorovodInternalError as a consequence" in done.err
@@ -62,7 +62,7 @@ def test_a_culprit_that_hangs_at_exit_is_blamed(tmp_path):
         "raise HorovodInternalError('rank 1 has left')\n"
     )
     done = run_job(["-np", "2", *python(code), str(tmp_path)])
-    messages = last_words(done.err)
+    messages = messages_of(done.err)
     assert done.code == 1
     assert messages[-1].strip() == "ValueError: the cause"
     assert any(line.startswith("rank 1 on host localhost failed first") for line in messages)
@@ -78,7 +78,7 @@ def test_commands_that_cannot_be_executed(tmp_path):
     file.write_text("echo")
     for path, why in ((file, "Permission denied"), (tmp_path, "it is a directory")):
         done = run_job(["-np", "1", str(path)])
-        assert (done.code, last_words(done.err)[-1].partition("': ")[2]) == (126, why)
+        assert (done.code, messages_of(done.err)[-1].partition("': ")[2]) == (126, why)
 
 
 def test_removed_working_directory(tmp_path):
@@ -126,7 +126,7 @@ def test_signals_stop_everything(number):
         done = job.finish()
         assert time.monotonic() - start < 40
         assert done.code == 128 + number
-        assert last_words(done.err)[-1] == f"stopped by {number.name}"
+        assert messages_of(done.err)[-1] == f"stopped by {number.name}"
         assert job.left() == []
 
 
@@ -173,7 +173,7 @@ def test_an_interrupt_reaches_ranks_but_not_their_children(tmp_path, around):
         job.process.send_signal(signal.SIGINT)
         done = job.finish()
         assert done.code == 130
-        assert last_words(done.err)[-1] == "stopped by SIGINT"
+        assert messages_of(done.err)[-1] == "stopped by SIGINT"
         messages = ["interrupted", "finally; helper lives: True"]
         expected = [f"[{rank}]<stdout>:{message}" for rank in (0, 1) for message in [*messages, f"atexit {rank}"]]
         lines = [line for line in done.out.splitlines() if "a helper got SIGTERM" not in line]

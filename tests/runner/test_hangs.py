@@ -88,18 +88,18 @@ def job(tmp_path, plant, size=2, head="", **environment):
         yield job, line
 
 
-def said(tmp_path):
+def errs(tmp_path):
     return (tmp_path / "stderr").read_text()
 
 
 def reason(tmp_path):
     """Return the reported reason, once it has been printed."""
-    eventually(lambda: "stacks of all threads" in said(tmp_path), LIMIT, "an explanation")
-    return re.search(r"why the job waits: (.*)", said(tmp_path))[1]
+    eventually(lambda: "stacks of all threads" in errs(tmp_path), LIMIT, "an explanation")
+    return re.search(r"why the job waits: (.*)", errs(tmp_path))[1]
 
 
 def report(tmp_path):
-    path = re.search(r"the last operations: (.*)", said(tmp_path))[1]
+    path = re.search(r"the last operations: (.*)", errs(tmp_path))[1]
     assert Path(path).parent.parent == tmp_path / "reports"
     return Path(path).read_text()
 
@@ -119,7 +119,7 @@ def test_a_sleeping_rank_ends_the_job_after_the_shutdown_time(tmp_path):
         assert "submitted and waiting: allreduce 'a'" in text[text.index("== rank 0 ") :]
         running_job.process.wait(LIMIT)
     folder = next((tmp_path / "reports").iterdir())
-    assert f"What the ranks were doing is in {folder}/hang.txt" in said(tmp_path)
+    assert f"What the ranks were doing is in {folder}/hang.txt" in errs(tmp_path)
     assert (folder / "hang.txt").exists()
     assert {path.name for path in folder.glob("*.jsonl")} >= {"recorder.rank0.jsonl"}  # rank 1's may have been killed
 
@@ -127,7 +127,7 @@ def test_a_sleeping_rank_ends_the_job_after_the_shutdown_time(tmp_path):
 @pytest.mark.heavy
 def test_another_rank_reports_a_stopped_rank_0(tmp_path):
     with job(tmp_path, "rank 0 is stopped") as (_, _):
-        eventually(lambda: "rank 0 does not go on: its process is stopped" in said(tmp_path), LIMIT, "a word of rank 1")
+        eventually(lambda: "rank 0 does not go on: its process is stopped" in errs(tmp_path), LIMIT, "a word of rank 1")
 
 
 @pytest.mark.heavy
@@ -148,9 +148,9 @@ def test_stopped_looping_and_blocked_processes_are_reported(tmp_path):
     assert re.match(r"rank 1 does not go on: a debugger has it \(pid \d+\)", found)
     assert found.endswith("; it goes on when the debugger lets it (--debug-rank keeps the others from warning)")
     shown = """läyer "7"\\n'日本'\\x07"""
-    assert said(tmp_path).count(shown) >= 2
-    assert f"allreduce '{shown}' waits " in said(tmp_path)
-    assert odd not in said(tmp_path) + text
+    assert errs(tmp_path).count(shown) >= 2
+    assert f"allreduce '{shown}' waits " in errs(tmp_path)
+    assert odd not in errs(tmp_path) + text
 
 
 def test_collectives_called_on_only_one_rank(tmp_path):
@@ -185,7 +185,7 @@ def test_hangs_are_explained_before_warnings_and_on_a_signal(tmp_path):
         pid = {rank: int(number) for number, rank in ranks.items()}
         for target in (folder, pid["0"], pid["1"]):
             assert f"rank 1 is at train.py:{line}" in explain(target)[1]
-        assert said(tmp_path) == ""
+        assert errs(tmp_path) == ""
         for rank in "01":
             os.kill(pid[rank], signal.SIGUSR2)
         eventually(lambda: len(list(folder.glob("stacks.rank*.txt"))) == 2, 20, "dumps")

@@ -99,7 +99,7 @@ def test_strangers_cannot_take_all_descriptors_of_rank_0():
             process.stdin.flush()
             return process.stdout.readline().split()
 
-        def one_after_the_other(count):
+        def sequentially(count):
             for number in range(count):
                 yield number
                 if number % 8 == 7:
@@ -109,8 +109,8 @@ def test_strangers_cannot_take_all_descriptors_of_rank_0():
         try:
             store, port, public = ask(zmq.utils.z85.decode(pair[0]).hex())
             with (
-                strangers(("127.0.0.1", int(store)), one_after_the_other(210)),
-                strangers(("127.0.0.1", int(port)), one_after_the_other(90)),
+                strangers(("127.0.0.1", int(store)), sequentially(210)),
+                strangers(("127.0.0.1", int(port)), sequentially(90)),
             ):
                 assert descriptors(process) < 256
                 addresses, deadline = [("127.0.0.1", int(port))], time.monotonic() + SECONDS

@@ -93,7 +93,7 @@ def server(strangers):
             process.kill()
 
 
-def newcomer_is_served(address):
+def new_client_is_served(address):
     """Check that a new client is served once strangers have been dropped."""
     with StoreClient(KEY, *address, timeout=60) as newcomer:
         return newcomer.get("a") == b"1"
@@ -103,7 +103,7 @@ def descriptors(process):
     return len(os.listdir(f"/proc/{process.pid}/fd"))
 
 
-def one_after_the_other(count, client):
+def sequentially(count, client):
     """Yield numbers, with time for the store to check between them."""
     for number in range(count):
         yield number
@@ -126,12 +126,12 @@ def strangers(address, numbers):
 
 
 def test_strangers_cannot_take_all_descriptors():
-    with server("few") as (process, client, address), strangers(address, one_after_the_other(130, client)):
+    with server("few") as (process, client, address), strangers(address, sequentially(130, client)):
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "8\n"
         assert descriptors(process) < 128
-        assert newcomer_is_served(address)
+        assert new_client_is_served(address)
 
 
 @pytest.mark.parametrize("most", [1 << 20, resource.RLIM_INFINITY])
@@ -185,6 +185,6 @@ def test_strangers_use_only_their_own_places():
         before = descriptors(process)
         members = [stack.enter_context(StoreClient(KEY, *address, timeout=60)) for _ in range(most)]
         assert [member.get("a") for member in members] == [b"1"] * most  # a known member takes no slot
-        with strangers(address, one_after_the_other(3 * most, client)):
+        with strangers(address, sequentially(3 * most, client)):
             assert descriptors(process) - before <= 2 * most + 4
-            assert newcomer_is_served(address)
+            assert new_client_is_served(address)

@@ -27,7 +27,7 @@ def gradients_of(rank):
     return (np.linspace(0.1, 1.0, 600) + rank).astype(np.float32)
 
 
-def through_everything(choice):
+def all_averages(choice):
     """Return the average of all ranks' tensors by each function that accepts this compressor; else the error."""
     compression = Doubled if choice == "own" else getattr(hvd.Compression, choice)
     own = tf.constant(gradients_of(hvd.rank()))
@@ -92,7 +92,7 @@ LIKE_OTHERS = ("fp16", "wire_fp16", "wire_bf16")
 )
 def test_each_compressor_through_each_function(tf_pool, choice):
     exact = np.mean([gradients_of(rank) for rank in range(2)], axis=0)
-    first, second = tf_pool(2).run(through_everything, choice)
+    first, second = tf_pool(2).run(all_averages, choice)
     for name, result in first.items():
         if "scatter" in name and "wire" in choice:
             assert "which works with allreduce only" in result

@@ -38,7 +38,7 @@ def serve(path, dispatchers, workers, side):
 
 
 @contextlib.contextmanager
-def served_elsewhere(path):
+def worker_process(path):
     """Run the first worker of the data service described at ``path`` in a separate process."""
     code = (
         "from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn\n"
@@ -117,7 +117,7 @@ def test_consecutive_training_runs_get_all_batches(tf_pool, tmp_path):
     path = str(tmp_path / "compute.json")
     with ComputeService(1, 1, KEY, {"lo"}) as service:
         TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY).write(path)
-        with served_elsewhere(path) as side:
+        with worker_process(path) as side:
             results = tf_pool(2).run(a_training, path)
             for number in range(2):
                 assert sorted(x for rank in results for x in rank[number]) == list(range(400))
@@ -162,7 +162,7 @@ def test_losing_a_dispatcher_is_an_error(tmp_path, caplog, fault):
     with ComputeService(1, 1, KEY, {"lo"}) as service:
         config = TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY, 60)
         config.write(path)
-        with served_elsewhere(path) as side:
+        with worker_process(path) as side:
             with config.compute_client() as client:
                 client.wait_for_dispatcher_worker_registration(0, 1, 60)
             hasty = dataclasses.replace(config, timeout=2)

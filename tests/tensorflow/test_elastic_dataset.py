@@ -11,10 +11,10 @@ from horovod.common.elastic.dataset import ElasticDataset
 
 
 def dataset(source, batch_size=None, rank=0, size=1, **more):
-    class Here(ElasticDataset):
+    class OneRank(ElasticDataset):
         _place_of = (lambda: rank), (lambda: size)
 
-    return Here(source, batch_size, **more)
+    return OneRank(source, batch_size, **more)
 
 
 def samples(length):

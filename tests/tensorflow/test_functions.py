@@ -113,7 +113,7 @@ def refusals(use_resource):
                 hvd.broadcast_([here, whole], 0)
 
 
-def with_the_hook(folder, use_resource):
+def with_broadcast_hook(folder, use_resource):
     """New variables, and variables that only the root restored, take the root's values on all ranks."""
     checkpoints = folder if hvd.rank() == 0 else None
     for attempt in range(2):
@@ -142,7 +142,7 @@ def test_variables_in_sessions(tf_pool, tmp_path):
     for use_resource in (True, False):
         tf_pool(2).run(in_a_graph, use_resource)
         tf_pool(2).run(refusals, use_resource)
-        tf_pool(2).run(with_the_hook, str(tmp_path / f"resource-{use_resource}"), use_resource)
+        tf_pool(2).run(with_broadcast_hook, str(tmp_path / f"resource-{use_resource}"), use_resource)
 
 
 @on_tensorflow(3)

@@ -164,7 +164,7 @@ class Cluster:
 
     # Between tests
 
-    def litter(self, ignoring: tuple[str, ...] = ()) -> dict[str, object]:
+    def leftovers(self, ignoring: tuple[str, ...] = ()) -> dict[str, object]:
         """Return what jobs left behind, by host: processes, listening ports, files, shared memory. Empty if nothing.
 
         Reports that a job writes about its failure are not counted; they may be incomplete if their writer was

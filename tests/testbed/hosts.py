@@ -50,7 +50,7 @@ MaxStartups 100
 """
 
 
-def why_not() -> str | None:
+def obstacle() -> str | None:
     """Return why this machine cannot have such hosts; None if it can."""
     if os.geteuid() != 0:
         return "hosts made of namespaces need root"

@@ -61,7 +61,7 @@ def backward_fails(ranks, passes, buckets, then):
     assert not optimizer._hvd.reducer.busy
 
 
-def something_else(net, optimizer, failed):
+def other_collective(net, optimizer, failed):
     # The failed rank next waits for another operation, in which the others take part after their backward
     # pass.
     flag = hvd.allreduce(torch.tensor([float(failed)]), op=hvd.Max)
@@ -76,7 +76,7 @@ def take_step(net, optimizer, failed):
 THEN = {
     "go on": lambda net, optimizer, failed: None,
     "zero": lambda net, optimizer, failed: optimizer.zero_grad(),
-    "something else": something_else,
+    "something else": other_collective,
     "step": take_step,
 }
 
@@ -136,7 +136,7 @@ def changed_before():
     assert_all_equal(net)
 
 
-def taken_away(everywhere, **options):
+def removed_gradients(everywhere, **options):
     # A hook registered earlier takes its step with the rank's local gradient and clears it.
     net, reference = network(), network()
     removed = []
@@ -170,4 +170,4 @@ def test_hooks_of_the_program(pool):
     pool(2).run(changed_before)
     for options in ({}, {"gradient_as_bucket_view": False}, {"groups": 2}):
         for everywhere in (True, False):
-            pool(2).run(taken_away, everywhere, **options)
+            pool(2).run(removed_gradients, everywhere, **options)

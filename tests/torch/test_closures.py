@@ -35,7 +35,7 @@ def test_line_search_on_uneven_data(op, kind):
         loss.backward()
         return loss.item() if kind == "number" else loss
 
-    def all_of_it():
+    def full_closure():
         calls[1] += 1
         plain.zero_grad()
         loss = loss_of(reference, range(hvd.size())) / n
@@ -43,7 +43,7 @@ def test_line_search_on_uneven_data(op, kind):
         return loss
 
     for _ in range(4):
-        loss, expected = optimizer.step(closure), plain.step(all_of_it)
+        loss, expected = optimizer.step(closure), plain.step(full_closure)
         assert isinstance(loss, float if kind == "number" else torch.Tensor)
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
         assert calls[0] == calls[1]

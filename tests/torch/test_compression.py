@@ -70,7 +70,7 @@ def test_unsupported_compression(single):
         )
 
 
-def sent_for(name, count=1 << 16):
+def bytes_sent(name, count=1 << 16):
     p = torch.nn.Parameter(torch.zeros(count))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 0.1), [("p", p)], getattr(hvd.Compression, name))
     before = wire_bytes()
@@ -83,11 +83,11 @@ def sent_for(name, count=1 << 16):
 
 def test_bytes_on_the_wire(pool):
     job = pool(2, HOROVOD_TRANSPORT="tcp")
-    plain = job.run(sent_for, "none")[0]
+    plain = job.run(bytes_sent, "none")[0]
     assert plain >= 3 * 4 * (1 << 16)
     for name, share in (("wire_fp16", 1 / 2), ("wire_bf16", 1 / 2), ("wire_int8", 65 / 256)):
-        assert job.run(sent_for, name)[0] / plain == pytest.approx(share, rel=0.01)
-    assert pool(2).run(sent_for, "none")[0] == 0
+        assert job.run(bytes_sent, name)[0] / plain == pytest.approx(share, rel=0.01)
+    assert pool(2).run(bytes_sent, "none")[0] == 0
 
 
 def drift(compression, steps=200, **options):

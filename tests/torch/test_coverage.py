@@ -94,7 +94,7 @@ def test_parameters_added_to_groups_manually(pool, method, when):
     pool(2).run(surgery, method, None, hvd.Sum, when)
 
 
-class _Made(torch.autograd.Function):
+class _SetsGradient(torch.autograd.Function):
     """An autograd function that sets a parameter's gradient itself, as kernels do that accumulate in place."""
 
     @staticmethod
@@ -124,7 +124,7 @@ def by_autograd_grad(net, x):
 
 def by_a_function(net, x):
     hidden = net[1](net[0](x))
-    hidden = net[3](_Made.apply(hidden, net[2].weight) + net[2].bias)
+    hidden = net[3](_SetsGradient.apply(hidden, net[2].weight) + net[2].bias)
     net[4](hidden).square().mean().backward()
 
 
@@ -136,7 +136,7 @@ def of_a_frozen_parameter(net, x):
     net[0].bias.requires_grad_(True)
 
 
-def taken_and_given_back(net, x):
+def hidden_and_restored(net, x):
     """Accumulate gradients elsewhere in a hook that runs first, and restore them before the step."""
     weight, sums = net[2].weight, {}
 
@@ -154,7 +154,7 @@ def taken_and_given_back(net, x):
         p.grad = grad
 
 
-def made_by_hand(method, buckets, op, first):
+def set_manually(method, buckets, op, first):
     twins = Twins(gradient_as_bucket_view=buckets, op=op)
     for number in range(6):
         twins.zero_grad()
@@ -168,11 +168,11 @@ def made_by_hand(method, buckets, op, first):
 
 
 @pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("method", [by_autograd_grad, by_a_function, of_a_frozen_parameter, taken_and_given_back])
+@pytest.mark.parametrize("method", [by_autograd_grad, by_a_function, of_a_frozen_parameter, hidden_and_restored])
 def test_gradients_without_hooks(pool, method, first):
     for buckets in BUCKET_VIEWS:
-        pool(2).run(made_by_hand, method, buckets, hvd.Average, first)
-    pool(2).run(made_by_hand, method, None, hvd.Sum, first)
+        pool(2).run(set_manually, method, buckets, hvd.Average, first)
+    pool(2).run(set_manually, method, None, hvd.Sum, first)
 
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])

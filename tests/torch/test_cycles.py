@@ -12,7 +12,7 @@ from horovod.torch.ops import tensors
 from horovod.torch.reducer.buckets import Bucket, Slot
 
 
-def left(net):
+def count_remaining(net):
     """Count Horovod's objects, hooks and memory, and all objects."""
     gc.collect()
     objects = gc.get_objects()
@@ -30,7 +30,7 @@ def cycles(op):
     """Return what is left after each cycle of init, new optimizer on the same model, shutdown."""
     net = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.Linear(20, 2))
     counts = []
-    before = left(net)  # may include objects of earlier tests in this process
+    before = count_remaining(net)  # may include objects of earlier tests in this process
     for _ in range(4):
         hvd.init()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), op=op)
@@ -43,7 +43,7 @@ def cycles(op):
         hvd.shutdown()
         # Another thread may still hold the object that it worked on last.
         until = time.monotonic() + 20
-        while has_more(now := left(net), before) and time.monotonic() < until:
+        while has_more(now := count_remaining(net), before) and time.monotonic() < until:
             time.sleep(0.05)
         counts.append(now)
         if has_more(now, before):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.heavy
 OPERATIONS = (
     (operations.every_dtype, [torch.float32, torch.bfloat16, torch.int64], [(), (0,), (4, 257)]),
     (operations.scaled,),
-    (operations.moved, [torch.bfloat16, torch.int64, torch.bool]),
+    (operations.gathers_and_scatters, [torch.bfloat16, torch.int64, torch.bool]),
     (operations.grouped,),
     (operations.compressed,),
     (operations.adasum,),

@@ -53,7 +53,7 @@ PROGRAMS = {
 }
 
 
-def whole(program: str, turns: int = 3) -> list[list[bool]]:
+def complete(program: str, turns: int = 3) -> list[list[bool]]:
     """Return for each iteration whether a failure in each of its reductions leaves the state consistent."""
     state, count, touched, found = StepByStep(), 0, 0, []
     state.go_on(count, touched)
@@ -71,14 +71,14 @@ def whole(program: str, turns: int = 3) -> list[list[bool]]:
 
 def test_programs_that_count_each_step_continue_without_a_commit():
     # By the second iteration it has not yet shown that it counts each step.
-    assert whole(USUAL, 4) == [[True], [False], [True], [True]]
+    assert complete(USUAL, 4) == [[True], [False], [True], [True]]
     for name in ("two reductions", "moved for a second pass"):
-        assert whole(PROGRAMS[name], 4) == [[True, False], [False, False], [True, False], [True, False]]
+        assert complete(PROGRAMS[name], 4) == [[True, False], [False, False], [True, False], [True, False]]
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in GO_ON])
 def test_other_programs_roll_back_to_their_commit(name):
-    first, *rest = whole(PROGRAMS[name], 5)
+    first, *rest = complete(PROGRAMS[name], 5)
     assert not any(any(turn) for turn in rest)
     assert not any(first[1:]), "nothing has been done before the first one"
 

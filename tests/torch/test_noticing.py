@@ -173,7 +173,7 @@ def averages_by_hand():
             optimizer.step()
 
 
-def one_of_two_averaged_by_hand():
+def one_of_two_averaged_manually():
     one, other = model(1), model(2)
     optimizers = wrapped(one), plain(other)
 
@@ -239,7 +239,7 @@ MISTAKES = {
     uneven_epochs: r"^rank 1 finished epoch 1 after 9 batches, and rank 0 has more: .*hvd.join\(\)",
 }
 RIGHT = (right, adversaries, accumulation, averages_by_hand, averages_parameters)
-RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum, one_of_two_averaged_by_hand)
+RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum, one_of_two_averaged_manually)
 
 
 def in_a_job(program):

@@ -19,7 +19,7 @@ def members_of(params):
     return optimizer, Members(optimizer, {p: f"p{i}" for i, p in enumerate(params)})
 
 
-def taken_in(members):
+def names_added(members):
     """Return the names of all parameters added so far."""
     members.take_in(None)
     return [name for name in members.names.values() if "noname" in name]
@@ -30,4 +30,4 @@ def test_replaced_parameter(old, new):
     """Also for a replacement that compares as equal, or cannot be compared."""
     optimizer, members = members_of([parameter((2,)), parameter(old)])
     optimizer.param_groups[0]["params"][1] = parameter(new)
-    assert taken_in(members) == ["allreduce.noname.0.1"]
+    assert names_added(members) == ["allreduce.noname.0.1"]

@@ -78,7 +78,7 @@ def leave():
     return names
 
 
-def again():
+def restarted():
     from horovod.common.frontends import TORCH
 
     opened, closed = calls("cuIpcOpenMemHandle_v2"), calls("cuIpcCloseMemHandle")
@@ -96,7 +96,7 @@ def again():
 
 
 def test_initializing_again_closes_open_resources(gpus):
-    for counts, seen in gpus(2).run(again, fresh=True):
+    for counts, seen in gpus(2).run(restarted, fresh=True):
         assert all(count > 0 for count in counts)
         assert seen == [(1, 0), (2, 1), (3, 2), (4, 3)]
 

@@ -16,7 +16,7 @@ from tests.runner.launching import python, run_job
 NAME = 'a "name" of\ntwo lines, 重み'
 
 
-def together(path):
+def operations_of_all(path):
     """Return the operations that all ranks recorded, by rank."""
     traces = [read(name) for name in find([str(path)])]
     base = base_of(traces)
@@ -57,11 +57,11 @@ def test_the_program_starts_and_stops_it(pool, tmp_path):
         "second.json",
         "second.rank1.json",
     ]
-    names = [next(iter(ranks.values())).name for ranks in together(first)]
+    names = [next(iter(ranks.values())).name for ranks in operations_of_all(first)]
     assert sorted(names) == sorted([f"allreduce.{NAME}", "grouped_allreduce.pair_1of2", "grouped_allreduce.pair_2of2"])
     text = first.read_text(encoding="utf-8")
     assert "CYCLE_START" in text
-    later = together(second)
+    later = operations_of_all(second)
     assert {op.name for ranks in later for op in ranks.values()} == {"allgather.later"}
     assert len(later) == 20
     assert all(set(ranks) == {0, 1} for ranks in later)

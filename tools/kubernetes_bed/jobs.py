@@ -67,14 +67,14 @@ def index_of(pod: Pod) -> int | None:
     return None if text is None else int(text)
 
 
-def going(pod: Pod) -> bool:
+def is_terminating(pod: Pod) -> bool:
     """Return True if the pod is being deleted."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def has_ended(pod: Pod) -> bool:
     """Return True if all processes of the pod have exited."""
-    deleted = going(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
+    deleted = is_terminating(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
     return deleted or pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
@@ -85,17 +85,17 @@ def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> 
     plan = Plan()
     _count(pods, record, policy, plan, now)
     living = [each for each in pods if not has_ended(each)]
-    existing = [each for each in living if policy or not going(each)]
-    plan.active = sum(not going(each) for each in living)
+    existing = [each for each in living if policy or not is_terminating(each)]
+    plan.active = sum(not is_terminating(each) for each in living)
     if finished(job):
         return plan
     if record.failing or record.failed > spec.get("backoffLimit", 6):
         record.failing = True
-        plan.delete = [each for each in living if not going(each)]
+        plan.delete = [each for each in living if not is_terminating(each)]
         text = "Job has reached the specified backoff limit"
         plan.condition = ("FailureTarget" if living else "Failed", "BackoffLimitExceeded", text)
     elif more["suspend"]:
-        plan.delete = [each for each in living if not going(each)]
+        plan.delete = [each for each in living if not is_terminating(each)]
     elif len(record.done) >= spec.get("completions", 1):
         plan.condition = ("Complete", "CompletionsReached", "Reached expected number of succeeded pods")
     else:
@@ -108,7 +108,7 @@ def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan:
         uid = each["metadata"]["uid"]
         if has_ended(each) and FINALIZER in each["metadata"].get("finalizers", ()):
             plan.release.append(each)
-        lost = has_ended(each) if policy else has_ended(each) or going(each)
+        lost = has_ended(each) if policy else has_ended(each) or is_terminating(each)
         if not lost or uid in record.counted:
             continue
         record.counted.add(uid)

@@ -198,18 +198,18 @@ def _stubs(arch: Arch, zig: Path, root: Path) -> None:
     }
     subprocess.run(list(map(str, command)), check=True, timeout=DEADLINE, env=environment)
 
-    def made(name: str) -> Path:
+    def built(name: str) -> Path:
         (found,) = cache.glob(f"o/*/{name}")
         return found
 
     lib = root / "lib"
     for name, number in LIBRARIES.items():
-        shutil.copy(made(f"{name}.so.{number}"), lib)
+        shutil.copy(built(f"{name}.so.{number}"), lib)
         if name != "libc":
             (lib / f"{name}.so").symlink_to(f"{name}.so.{number}")
-    shutil.copy(made("libld.so.2"), lib / arch.loader)
-    shutil.copy(made("libc_nonshared.a"), lib)
-    shutil.copy(made("crt1.o"), lib)
+    shutil.copy(built("libld.so.2"), lib / arch.loader)
+    shutil.copy(built("libc_nonshared.a"), lib)
+    shutil.copy(built("crt1.o"), lib)
     shutil.copy(lib / "crt1.o", lib / "Scrt1.o")
     # Empty files suffice, because the original files contain only code for the function _init, which Horovod lacks.
     for name in ("crti.o", "crtn.o"):

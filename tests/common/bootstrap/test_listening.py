@@ -62,7 +62,7 @@ class Broken:
         pass
 
 
-class Telling(Launcher):
+class Updating(Launcher):
     """A connection with news after the last known one, some of it malformed."""
 
     def news(self, worker, after, timeout, beside):
@@ -73,7 +73,7 @@ class Telling(Launcher):
 
 def test_failed_connections_are_retried_and_reported_once(monkeypatch, capfd):
     monkeypatch.setattr(module, "PAUSE", 0.01)
-    peer, engine, event = Telling(deaf=0), Engine(), threading.Event()
+    peer, engine, event = Updating(deaf=0), Engine(), threading.Event()
     started, tried = threading.Event(), []
 
     def connect():

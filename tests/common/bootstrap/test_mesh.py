@@ -44,7 +44,7 @@ def test_strangers_are_dropped_and_do_not_disturb_ranks(monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._STRANGERS", 5)
     strangers = []
 
-    def pester(listeners):
+    def disturb(listeners):
         for listener in listeners:
             for _ in range(20):  # more than may wait at a time; they send nothing
                 strangers.append(socket.create_connection(addresses_of(listener), timeout=30))
@@ -54,7 +54,7 @@ def test_strangers_are_dropped_and_do_not_disturb_ranks(monkeypatch):
             unix.sendall(os.urandom(56))
             strangers.append(unix)
 
-    plans, results = form("aabb", before=pester)
+    plans, results = form("aabb", before=disturb)
     check_complete(plans, results)
     for stranger in strangers:
         stranger.settimeout(30)

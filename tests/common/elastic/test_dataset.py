@@ -14,10 +14,10 @@ lengths, ranks, batches = st.integers(0, 40), st.integers(1, 5), st.integers(1, 
 
 
 def dataset(source, batch=None, rank=0, size=1, **more):
-    class Here(ElasticDataset):
+    class OneRank(ElasticDataset):
         _place_of = (lambda: rank), (lambda: size)
 
-    return Here(source, batch, **more)
+    return OneRank(source, batch, **more)
 
 
 @given(

@@ -142,12 +142,12 @@ def test_unreadable_credentials_are_reported(clean, monkeypatch):
     lead, follow = ranks("expired", leads=("127.0.0.1",), port=_free_port())
     clean(methods.ByMunge().lead(lead, make_key()))
 
-    def says():
+    def message_of():
         with pytest.raises(MeetingError) as caught:
             methods.ByMunge().follow(follow, 0.5)
         return "can open (munge: Expired credential; do the hosts' clocks agree" in str(caught.value)
 
-    eventually(says, SECONDS, "the credential is spoken of")
+    eventually(message_of, SECONDS, "the credential is spoken of")
 
 
 def test_meeting_at_a_port(clean):

@@ -122,13 +122,13 @@ def test_clocks_are_compared_with_other_hosts_where_the_order_of_arrival_counts(
     first._bus = SimpleNamespace(send=lambda kind, to, **_: requests.append((kind, to)))
     seen, unseen, blocked = (5, 10**6, 0, 100), (6, 10**6, -1, 100), (7, 10**6, 3, 100)
 
-    def tells(rank, host, *some):
+    def note_of(rank, host, *some):
         note = {"host": host, "made": 8, "some": some, "sums": Sums().values(), "data": False, "last": False}
         first.receive("steps", rank, note)
 
-    tells(1, 0, unseen)
-    tells(2, 1)
-    tells(2, 1, seen, blocked)
+    note_of(1, 0, unseen)
+    note_of(2, 1)
+    note_of(2, 1, seen, blocked)
     assert not requests
-    tells(2, 1, seen, unseen, blocked)
+    note_of(2, 1, seen, unseen, blocked)
     assert requests == [("steps-ping", 2)]

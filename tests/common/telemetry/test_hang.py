@@ -86,11 +86,11 @@ def test_a_neighbour_examines_an_unresponsive_rank_of_another_host():
     done = threading.Event()
     engine = Engine(bus)
 
-    def say(text):
+    def log_line(text):
         lines.append(text)
         done.set()
 
-    hangs = Hangs(bus, engine, job(0), FakeStackReporter, say)
+    hangs = Hangs(bus, engine, job(0), FakeStackReporter, log_line)
     bus.waiting[0]({"asked": False, "waiting": [WAITING]})
     assert done.wait(20)
     assert [(kind, to, what.get("pid")) for kind, to, what in bus.sent] == [("explaining", -1, None), ("look", 2, 13)]

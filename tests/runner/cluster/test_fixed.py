@@ -68,7 +68,7 @@ def test_an_exception_comes_with_its_traceback(tasks, gathering):
     tasks.end()
 
 
-def sleep_and_tell(path):
+def sleep_and_report(path):
     import horovod.numpy as hvd
 
     hvd.init()
@@ -90,7 +90,7 @@ def test_a_killed_task_is_named_and_ends_the_job(tasks, gathering, tmp_path):
     threading.Thread(target=kill, daemon=True).start()
     options = JobOptions(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
     with pytest.raises(WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"):
-        run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, options)
+        run_fixed(gathering, Call(sleep_and_report, (str(tmp_path),)), 3, options)
     assert time.monotonic() - killed[0] < 60  # well before the others would end by themselves
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(pids) == 3

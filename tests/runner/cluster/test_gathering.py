@@ -17,7 +17,7 @@ def connect(gathering):
     return socket.create_connection((endpoint.address, endpoint.port), 5)
 
 
-def hung_up(sock, seconds):
+def is_disconnected(sock, seconds):
     sock.settimeout(seconds)
     try:
         while sock.recv(4096):
@@ -46,6 +46,6 @@ def test_strangers_time_out_and_free_their_places(monkeypatch):
     monkeypatch.setattr(gathering, "_TIME_OF_ITS_OWN", 0.6)
     with Gathering("task") as server, ExitStack() as strangers:
         held = [strangers.enter_context(connect(server)) for _ in range(4)]
-        assert not hung_up(held[0], 0.2)
-        assert hung_up(held[0], 5)
-        assert not hung_up(held[3], 0.2)
+        assert not is_disconnected(held[0], 0.2)
+        assert is_disconnected(held[0], 5)
+        assert not is_disconnected(held[3], 0.2)

@@ -36,13 +36,13 @@ def answering(name, text=b"why\n"):
 
 
 @pytest.fixture
-def only_mine(monkeypatch):
+def only_own_sockets(monkeypatch):
     """Hide the sockets of jobs that other tests run in workers."""
     sockets = reports.sockets
     monkeypatch.setattr(reports, "sockets", lambda: [one for one in sockets() if one[0] == os.getpid()])
 
 
-def test_only_replies_of_the_process_owner_are_shown(monkeypatch, only_mine):
+def test_only_replies_of_the_process_owner_are_shown(monkeypatch, only_own_sockets):
     own = os.getpid()
     with answering(reports.new_socket_name()):
         assert explain.run(str(own)) == "why\n"

@@ -11,7 +11,7 @@ from horovod.runner.doctor import container
 from horovod.runner.doctor.report import WARN, ContainerReport, DeviceReport
 from tests.common.contract.test_kernel import V2, tree
 from tests.runner.doctor.test_devices import GPUS, SURVEY
-from tests.runner.doctor.test_doctor import bad, reply, with_report
+from tests.runner.doctor.test_doctor import problems, reply, with_report
 from tests.runner.launching import run_job
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ def found(*reports, slots=2):
     reports_ = [
         reply(name, rank, slots, report) for rank, (name, report) in enumerate(zip("ab", reports, strict=False))
     ]
-    return [one for check in container.CHECKS for one in bad(reports_, check)]
+    return [one for check in container.CHECKS for one in problems(reports_, check)]
 
 
 SMALL = "/dev/shm has 64 MiB left of 64, for "

@@ -14,7 +14,7 @@ from horovod.common.devices.nvml import Gpu, Pair, Survey
 from horovod.common.devices.visible import Card, Near, Port
 from horovod.runner.doctor import devices
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Place
-from tests.runner.doctor.test_doctor import bad, reply, with_report
+from tests.runner.doctor.test_doctor import problems, reply, with_report
 from tests.simulated.nvml import build
 
 GPUS = [Gpu(n, "H200", f"GPU-{n}", f"0000:1{n}:00.0", (9, 0), 141 << 30, "default") for n in range(2)]
@@ -46,7 +46,7 @@ def on_host(name="a", rank=0, slots=2, gpus_each=0, limits=None, shm_free=8 << 3
 
 
 def found(*replies):
-    return [one for check in devices.CHECKS for one in bad(replies, check)]
+    return [one for check in devices.CHECKS for one in problems(replies, check)]
 
 
 ALONE = [

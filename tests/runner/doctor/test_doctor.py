@@ -65,7 +65,7 @@ def with_report(**changes):
     return msgspec.structs.replace(GOOD, **changes)
 
 
-def bad(replies, check):
+def problems(replies, check):
     """Return (level, host, text) of the problems that the check finds."""
     found = list(check(replies))
     assert all(finding.advice for finding in found if finding.level != OK)
@@ -98,8 +98,8 @@ ALONE = [
 
 @pytest.mark.parametrize(("check", "changes", "level", "text"), ALONE)
 def test_findings_of_one_host(check, changes, level, text):
-    assert bad([reply()], check) == []
-    ((found_level, found_host, found_text),) = bad([reply(report=with_report(**changes))], check)
+    assert problems([reply()], check) == []
+    ((found_level, found_host, found_text),) = problems([reply(report=with_report(**changes))], check)
     assert (found_level, found_text) == (level, text)
     assert found_host == ("" if check is findings.frameworks else "a")
 
@@ -129,25 +129,25 @@ TOGETHER = [
 def test_findings_of_two_hosts(check, changes, level, text):
     works = [Tried(1, "10.0.0.2", "eth0", "")], [Tried(0, "10.0.0.1", "eth0", "")]
     reports = [msgspec.structs.replace(GOOD, tried=tried) for tried in works]
-    assert bad([reply(report=reports[0]), reply("b", 1, report=reports[1])], check) == []
+    assert problems([reply(report=reports[0]), reply("b", 1, report=reports[1])], check) == []
     changed = msgspec.structs.replace(reports[1], **changes)
-    found = bad([reply(report=reports[0]), reply("b", 1, report=changed)], check)
+    found = problems([reply(report=reports[0]), reply("b", 1, report=changed)], check)
     assert [(one[0], one[2]) for one in found] == [(level, text)]
 
 
 def test_connections_and_clocks():
     failed = HostResult("a", 1, failure="ssh refuses this user or key\ntry it by hand")
-    assert bad([failed], findings.connection) == [(FAIL, "a", "ssh refuses this user or key")]
+    assert problems([failed], findings.connection) == [(FAIL, "a", "ssh refuses this user or key")]
     assert next(findings.connection([failed])).advice == "try it by hand"
     missing = HostResult("a", 1, rank=0)
     (finding,) = findings.connection([missing])
     assert (finding.level, finding.text) == (FAIL, "the checks there did not finish")
     slow = reply(remote=True, connect_seconds=9.0)
-    assert bad([slow], findings.connection) == [(WARN, "a", "it took 9.0 s until the agent answered")]
-    assert bad([reply(clock_offset=-60.0)], findings.clocks) == [
+    assert problems([slow], findings.connection) == [(WARN, "a", "it took 9.0 s until the agent answered")]
+    assert problems([reply(clock_offset=-60.0)], findings.clocks) == [
         (WARN, "a", "its clock is 60.0 s behind this machine's")
     ]
-    assert bad([reply(clock_offset=0.5)], findings.clocks) == []
+    assert problems([reply(clock_offset=0.5)], findings.clocks) == []
 
 
 def tried(peer, *outcomes):
@@ -189,7 +189,7 @@ def test_unreachable_hosts_are_found(forward, backward, requested, expected):
         HostResult("gone", 1, failure="unreachable"),
         reply("b", 1, report=with_report(tried=tried(0, *backward), wanted_interfaces=requested)),
     ]
-    assert [(level, text) for level, _, text in bad(replies, findings.reachability)] == expected
+    assert [(level, text) for level, _, text in problems(replies, findings.reachability)] == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from horovod.common.devices import mpi_libraries
 from horovod.runner.doctor import mpi
 from horovod.runner.doctor.report import WARN, MpiReport
-from tests.runner.doctor.test_doctor import bad, reply, with_report
+from tests.runner.doctor.test_doctor import problems, reply, with_report
 from tests.simulated import libraries
 
 GOOD = MpiReport(
@@ -22,13 +22,13 @@ def on_host(name="a", report=GOOD):
 
 def test_unusable_libraries():
     broken = MpiReport(path="/x/libmpi.so", source="the system", error="/x/libmpi.so has no MPI_Test")
-    assert bad([on_host(report=broken)], mpi.check) == [(WARN, "a", "/x/libmpi.so has no MPI_Test")]
+    assert problems([on_host(report=broken)], mpi.check) == [(WARN, "a", "/x/libmpi.so has no MPI_Test")]
     assert mpi.shown(broken) == "cannot be used (/x/libmpi.so, the system)"
 
 
 def test_different_mpi_versions_on_hosts():
     other = MpiReport("/y", "the system", version="Open MPI 5.0.11", abi="Open MPI", level="MPI_THREAD_MULTIPLE")
-    ((level, host, text),) = bad([on_host(), on_host("b", other)], mpi.check)
+    ((level, host, text),) = problems([on_host(), on_host("b", other)], mpi.check)
     assert (level, host) == (WARN, "")
     assert text == "differs: MPICH 5.0.2 on a; Open MPI 5.0.11 on b"
 

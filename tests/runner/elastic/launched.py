@@ -46,7 +46,7 @@ class ElasticJob:
             assert self._streams, f"the job has ended\n{self.shown()}"
             self._read(0.1)
 
-    def until_said(self, pattern: str, seconds: float = LIMIT) -> str:
+    def until_line(self, pattern: str, seconds: float = LIMIT) -> str:
         """Return the launcher's first line that matches the pattern."""
         self.until(lambda: any(re.search(pattern, line) for line in self.err), seconds)
         return next(line for line in self.err if re.search(pattern, line))
@@ -80,7 +80,7 @@ class ElasticJob:
 
     def pid(self, name: str) -> int:
         """Return the pid of the last process started as `rank 2` or `new worker 4`."""
-        line = self.until_said(f"horovodrun: {name} has pid")
+        line = self.until_line(f"horovodrun: {name} has pid")
         return int(line.split()[-1])
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:

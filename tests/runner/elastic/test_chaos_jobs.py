@@ -18,8 +18,8 @@ def test_ranks_execute_the_planned_faults(tmp_path):
     flags = ("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1", "--chaos", CHAOS, "--chaos-report")
     (tmp_path / "stop.pace2").touch()  # the replacement of a lost rank joins long before step 500
     with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
-        job.until_said(r"rank 1 on host localhost failed: killed by signal 9")
-        job.until_said(
+        job.until_line(r"rank 1 on host localhost failed: killed by signal 9")
+        job.until_line(
             r"rank 2 on host localhost failed: exit code 1 \(horovod.common.faults.ChaosError: raise rank=2 step=500\)"
         )
         job.until(lambda: sum("3 ranks now" in line for line in job.err) == 2)

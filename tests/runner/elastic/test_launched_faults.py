@@ -22,11 +22,11 @@ def trains(job: ElasticJob, size: int) -> int:
         steps = sum(one[0] == "step" for one in lines[last:])
         return lines[last][1] if steps > 5 and lines[last][2:4] == [str(rank), str(size)] else ""
 
-    def together() -> bool:
+    def all_in_one_world() -> bool:
         worlds = {last_start(rank) for rank in range(size)}
         return len(worlds) == 1 and "" not in worlds
 
-    job.until(together)
+    job.until(all_in_one_world)
     return int(last_start(0))
 
 

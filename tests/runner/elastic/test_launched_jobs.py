@@ -23,20 +23,20 @@ def test_a_killed_worker_is_replaced_by_others(tmp_path):
         job.until(lambda: len(job.lines("2")) > 5)
         assert [line[0] for line in job.lines("0")][:2] == ["begins", "step"]
         job.kill("rank 1")
-        job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; 2 ranks left")
-        job.until_said("host localhost gets no new workers for 1 s")
+        job.until_line(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; 2 ranks left")
+        job.until_line("host localhost gets no new workers for 1 s")
         # The worker that was rank 2 is rank 1 now, and its lines have the new prefix.
         job.until(lambda: ["begins"] + ["1", "2"] * 2 in [w[:1] + w[2:] for w in job.lines("1")])
         # A new worker replaces it after the cooldown, with the state of the others.
-        job.until_said("3 ranks now; new: rank 2 on host localhost")
+        job.until_line("3 ranks now; new: rank 2 on host localhost")
         job.until(lambda: [int(w[1]) > 3 and w[2:4] for w in job.lines("2") if w[0] == "begins"][1:] == [["2", "3"]])
         # One more slot.
         job.hosts("localhost:4")
-        job.until_said("4 ranks now; new: rank 3 on host localhost")
+        job.until_line("4 ranks now; new: rank 3 on host localhost")
         job.until(lambda: len(job.lines("3")) > 3)
         # One slot fewer: the worker without a slot leaves with one line.
         job.hosts("localhost:3")
-        job.until_said("rank 3 ended: exit code 1")
+        job.until_line("rank 3 ended: exit code 1")
         steps = len(job.lines("1"))
         job.until(lambda: len(job.lines("1")) > steps + 20)
         stop.touch()
@@ -92,10 +92,10 @@ def test_a_worker_is_stopped_and_the_launcher_killed(tmp_path):
     with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
         job.until(lambda: len(job.lines("1")) > 3)
         job.kill("rank 1", signal.SIGSTOP)
-        job.until_said(
+        job.until_line(
             r"rank 1 on host localhost failed: killed, since it has been stopped \(SIGSTOP\?\) for 10 s; 1 rank left$"
         )
-        job.until_said("going on with 1 rank$")
+        job.until_line("going on with 1 rank$")
         job.until(lambda: ["0", "1"] in [w[2:4] for w in job.lines("0") if w[0] == "begins"])
         job.job.process.kill()
         eventually(lambda: job.job.left() == [], 120, "nothing of the job is left")

@@ -131,7 +131,7 @@ class Members(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.over)
     @rule(epoch=st.integers(-3, 0), one=st.integers(0, 12))
-    def late_words(self, epoch, one):
+    def late_messages(self, epoch, one):
         """Send messages of workers that have ended, or about past epochs."""
         membership, now = self.world.membership, self.world.now
         process = self.world.processes.get(one)
@@ -143,11 +143,11 @@ class Members(RuleBasedStateMachine):
 
     @precondition(lambda self: self.over)
     @rule()
-    def it_is_over(self):
+    def job_is_over(self):
         """Hypothesis requires that at least one rule always applies."""
 
     @invariant()
-    def something_can_happen(self):
+    def progress_is_possible(self):
         """Check that no state waits without end: each has a next deadline, or a worker that trains or must end."""
         if not hasattr(self, "world") or self.over:
             return

@@ -62,8 +62,8 @@ def test_workers_become_ranks_and_can_rejoin(job):
     processes = join_all(group, servers, 2)
     for _ in range(2):
         for one in processes:
-            group.tell(one, total)
-        assert [group.hear(one) for one in processes] == [(True, (0, 2, 2, 2.0)), (True, (1, 2, 2, 2.0))]
+            group.send(one, total)
+        assert [group.receive(one) for one in processes] == [(True, (0, 2, 2, 2.0)), (True, (1, 2, 2, 2.0))]
         for one in processes:
             group.ask(one, lambda: __import__("horovod.numpy").numpy.shutdown())
     assert ended.empty()
@@ -100,7 +100,7 @@ def test_stopped_workers_are_lost_and_busy_ones_are_not(job):
         assert time.monotonic() < until
         time.sleep(0.02)
     start = time.monotonic()
-    group.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # it never releases the lock
+    group.send(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # it never releases the lock
     os.kill(stopped.pid, signal.SIGSTOP)
     number, still = ended.get(timeout=60)
     assert number == 1
@@ -109,7 +109,7 @@ def test_stopped_workers_are_lost_and_busy_ones_are_not(job):
     os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait(60) == 1
     assert "considers this worker lost" in stopped.stderr.read()
-    assert group.hear(busy) == (True, 0)
+    assert group.receive(busy) == (True, 0)
     assert ended.empty()
 
 
@@ -178,8 +178,8 @@ def test_a_stranger_with_all_public_data_gets_nothing(job):
     order = servers.assign(0, received, {}, 1.0)
     stranger = group.add()  # with its own key pair
     group.ask(stranger, describe)
-    group.tell(stranger, lambda: assignment.join(order))
-    good, reason = group.hear(stranger)
+    group.send(stranger, lambda: assignment.join(order))
+    good, reason = group.receive(stranger)
     assert not good
     assert "does not answer" in reason
 
@@ -193,7 +193,7 @@ def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
     with contextlib.ExitStack() as crowd:
         for _ in range(8):
             crowd.enter_context(socket.create_connection(("127.0.0.1", servers._liveness_port), 5))
-        group.tell(process, lambda: assignment.join(order))
-        assert group.hear(process) == (True, None)
+        group.send(process, lambda: assignment.join(order))
+        assert group.receive(process) == (True, None)
     process.kill()
     assert ended.get(timeout=60) == (0, "")

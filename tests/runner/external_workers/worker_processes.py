@@ -37,7 +37,7 @@ class WorkerProcesses:
         return process
 
     @staticmethod
-    def tell(process, call):
+    def send(process, call):
         """Call a function in the process; `hear` returns the result."""
         import cloudpickle
 
@@ -45,14 +45,14 @@ class WorkerProcesses:
         process.stdin.flush()
 
     @staticmethod
-    def hear(process):
+    def receive(process):
         """Return (True if it returned, its result or the exception's text)."""
         return pickle.loads(base64.b64decode(process.stdout.readline()))
 
     def ask(self, process, call):
         """Call a function in the process and return its result."""
-        self.tell(process, call)
-        good, value = self.hear(process)
+        self.send(process, call)
+        good, value = self.receive(process)
         assert good, value
         return value
 

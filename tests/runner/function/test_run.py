@@ -78,7 +78,7 @@ def test_uncallable_functions_are_named_before_anything_starts(function, message
         horovod.run(**{"func": print, **function})
 
 
-def left_by(write, value, *more):
+def output_of(write, value, *more):
     """Return what a worker wrote to its file."""
     with tempfile.TemporaryFile() as file:
         write(file.fileno(), value, *more)
@@ -88,7 +88,7 @@ def left_by(write, value, *more):
 
 def test_exceptions_that_cannot_be_unpickled_become_text():
     error = Unhappy(3, colour="red")
-    data = left_by(outcome.write_exception, error, outcome.format_traceback(error))
+    data = output_of(outcome.write_exception, error, outcome.format_traceback(error))
     with pytest.raises(WorkerError, match=r"(?s)failed first.*Unhappy: code 3") as caught:
         outcome.by_rank(JobResult(1, "rank 0 failed first", 0, {0: data}), {0: "a"})
     assert re.search(r"not of its class: .*Unhappy cannot be pickled and unpickled: TypeError: .*", str(caught.value))
@@ -103,11 +103,11 @@ class OnlyThere:
 
 def test_unpicklable_or_missing_results_are_named():
     with pytest.raises(OutcomeError, match=r"the result of rank 0, of type _thread.lock, cannot be sent back.*pickle"):
-        left_by(outcome.write_value, threading.Lock(), 0)
-    lost = left_by(outcome.write_value, OnlyThere(), 0)
+        output_of(outcome.write_value, threading.Lock(), 0)
+    lost = output_of(outcome.write_value, OnlyThere(), 0)
     with pytest.raises(WorkerError, match=r"the result of rank 0, of type .*OnlyThere, cannot be unpickled.*not here"):
         outcome.by_rank(JobResult(0, results={0: lost}), {0: "a"})
-    one = left_by(outcome.write_value, 7, 0)
+    one = output_of(outcome.write_value, 7, 0)
     with pytest.raises(WorkerError, match="rank 1 on host b ended with exit code 0 without a result"):
         outcome.by_rank(JobResult(0, results={0: one}), {0: "a", 1: "b"})
 

@@ -30,12 +30,12 @@ def test_messages_while_stopping_cause_no_wakeups():
     attempt = create()
     key, (host, port) = attempt._hosts._orders._key, attempt._store.address
 
-    def say():
+    def report():
         with StoreClient(key, host, port) as client:
             client.report_end(7, 1)
 
     def events(seconds):
-        thread = threading.Thread(target=say)
+        thread = threading.Thread(target=report)
         thread.start()
         thread.join(60)  # by then the store has received it
         return attempt._control.fd in wait_for(attempt.events(True), time.monotonic() + seconds)

@@ -109,10 +109,10 @@ class Cluster:
             if resource == "pods":
                 self.end_pod(obj)
                 return 200, obj
-            self.gone(resource, obj)
+            self.remove(resource, obj)
         return 200, {"kind": "Status", "status": "Success"}
 
-    def gone(self, resource, obj):
+    def remove(self, resource, obj):
         with self.changed:
             self.version += 1
             del self.objects[resource][obj["metadata"]["name"]]
@@ -149,13 +149,13 @@ class Cluster:
             state["conditions"] = [{"type": "Complete", "status": "True"}]
             self.put("jobs", job)
             if spec.get("ttlSecondsAfterFinished") == 0:
-                self.gone("jobs", job)
+                self.remove("jobs", job)
             return
         here = {each["metadata"]["annotations"].get(INDEX) for each in pods if each["status"]["phase"] != "Failed"}
         for number in range(spec["completions"]):
             if (str(number) if indexed else None) not in here:
                 if self.quota and indexed:
-                    self.tell_quota(name)
+                    self.report_quota(name)
                     return
                 self.make_pod(job, number if indexed else None)
         state["active"] = spec["parallelism"]
@@ -165,7 +165,7 @@ class Cluster:
     def of_job(self, name):
         return [each for each in self.objects["pods"].values() if owner_of(each) == name]
 
-    def tell_quota(self, name):
+    def report_quota(self, name):
         text = f'Error creating: pods "{name}-0" is forbidden: exceeded quota: few, requested: pods=1, limited: pods=1'
         involved = {"kind": "Job", "name": name}
         event = {"metadata": {"name": "e"}, "reason": "FailedCreate", "involvedObject": involved, "message": text}
@@ -249,7 +249,7 @@ class Cluster:
                 "containerStatuses": [{"name": "horovod", "state": {"terminated": status}}],
             }
             if "deletionTimestamp" in pod["metadata"]:
-                self.gone("pods", pod)
+                self.remove("pods", pod)
             else:
                 self.put("pods", pod)
             job = self.objects["jobs"].get(owner_of(pod))
@@ -260,7 +260,7 @@ class Cluster:
         """End a pod as a kubelet does: SIGTERM, a grace period, SIGKILL."""
         process = self.processes.get(pod["metadata"]["name"])
         if process is None or process.poll() is not None:
-            self.gone("pods", pod)
+            self.remove("pods", pod)
             return
         if "deletionTimestamp" in pod["metadata"]:
             return

@@ -71,7 +71,7 @@ def ask(action, name="", config=CONFIG, namespace=NAMESPACE):
     return main(["kubernetes", action, "--kubeconfig", config, "--namespace", namespace, *filter(None, [name])])
 
 
-def left(name, namespace=NAMESPACE):
+def remaining(name, namespace=NAMESPACE):
     """Return the remaining objects of a job, as names of kinds."""
     api = Api(CONFIG, namespace=namespace)
     label = f"app.kubernetes.io/instance={name}"
@@ -85,7 +85,7 @@ def nothing_left(name, namespace=NAMESPACE, seconds=150):
     started.
     """
     end = time.monotonic() + seconds
-    while left(name, namespace):
+    while remaining(name, namespace):
         if time.monotonic() > end:
             return False
         time.sleep(0.2)
@@ -146,7 +146,7 @@ class Running:
         self._reader.join(30)
         return code
 
-    def see(self, argv, seconds=120):
+    def wait_for(self, argv, seconds=120):
         """Wait until a line contains these texts."""
         until(lambda: argv in self.text or self.process.poll() is not None, seconds, f"{argv!r} in:\n{self.text}")
         assert argv in self.text, self.text

@@ -56,7 +56,7 @@ def terminated(code, reason="Error", message=""):
     }
 
 
-def not_prepared(code, message=""):
+def init_failed(code, message=""):
     terminated = {"exitCode": code, "reason": "Error", "message": message}
     waiting = {"name": "horovod", "state": {"waiting": {"reason": "PodInitializing"}}}
     return {

@@ -44,13 +44,13 @@ def role(without=()):
     return [(ROLES + "roles", role), (ROLES + "rolebindings", binding)]
 
 
-def bobs(name, *rest):
+def run_as_bob(name, *rest):
     return run(name, *rest, config=BOB, namespace="hvd-team")
 
 
 def test_the_role_permits_all_operations(capfd):
     with namespace_of("hvd-team", *role()):
-        assert bobs("hvd-bob", "-np", "2", "--", "python", "-c", SUM) == 0
+        assert run_as_bob("hvd-bob", "-np", "2", "--", "python", "-c", SUM) == 0
         assert "[1]<stdout>:rank 1 of 2 local 0 sums 3.0" in capfd.readouterr().out
         assert nothing_left("hvd-bob", "hvd-team")
 
@@ -58,7 +58,7 @@ def test_the_role_permits_all_operations(capfd):
 @pytest.mark.parametrize(("resource", "verb"), [("secrets", "create"), ("pods", "watch")])
 def test_missing_permission(capfd, resource, verb):
     with namespace_of("hvd-team", *role([(resource, verb)])):
-        assert bobs("hvd-bob", "-np", "2", "--", "true") == 1
+        assert run_as_bob("hvd-bob", "-np", "2", "--", "true") == 1
         err = capfd.readouterr().err
         assert f"you are not allowed to {verb} {resource} in namespace hvd-team: {resource}" in err
         assert nothing_left("hvd-bob", "hvd-team")
@@ -70,7 +70,7 @@ def quota(**hard):
 
 def test_exceeded_quota_of_pods(capfd):
     with namespace_of("hvd-team", *role(), quota(pods="2")):
-        assert bobs("hvd-bob", "-np", "4", "--start-timeout", "12", "--", "true") == 1
+        assert run_as_bob("hvd-bob", "-np", "4", "--start-timeout", "12", "--", "true") == 1
         err = capfd.readouterr().err
         assert "waited 12 s" in err  # the launcher's pod or horovodrun gives up first
         assert "Error creating: pods" in err

@@ -9,7 +9,7 @@ from horovod.runner.kubernetes.api import ApiError, Unreachable
 from horovod.runner.kubernetes.follow import LogReader, Watcher
 
 
-class Answers:
+class FakeApi:
     """`list` and `log` return the given results or raise the given errors; the last one repeats."""
 
     def __init__(self, *replies):
@@ -31,14 +31,14 @@ class Answers:
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch):
+def short_delays(monkeypatch):
     monkeypatch.setattr(follow, "AGAIN", 0.02)
     monkeypatch.setattr(follow, "RECONNECT_SECONDS", 0.2)
 
 
 def followed(*replies):
     inbox = queue.Queue()
-    Watcher(Answers(*replies), "Pod", "train", inbox).start()
+    Watcher(FakeApi(*replies), "Pod", "train", inbox).start()
     return inbox.get(timeout=60)
 
 
@@ -58,14 +58,14 @@ def test_api_server_recovers():
 def test_watches_that_end_at_once_do_not_busy_loop(monkeypatch):
     paused = []
 
-    class Ending(Answers):
+    class EndingApi(FakeApi):
         def watch(self, kind, version, **query):
             return self.next()
 
     listed = {"items": [], "metadata": {"resourceVersion": "1"}}
     monkeypatch.setattr(follow, "AGAIN", 60.0)
     monkeypatch.setattr(follow.time, "sleep", paused.append)
-    watcher = Watcher(Ending(listed, iter(()), ApiError("enough", 403)), "Pod", "train", queue.Queue())
+    watcher = Watcher(EndingApi(listed, iter(()), ApiError("enough", 403)), "Pod", "train", queue.Queue())
     watcher.start()
     watcher.join(60)
     assert paused == [60.0]
@@ -73,7 +73,7 @@ def test_watches_that_end_at_once_do_not_busy_loop(monkeypatch):
 
 def read(*replies):
     """Return the output, messages and API requests of a LogReader for a pod that has ended."""
-    server, inbox, written, messages = Answers(*replies), queue.Queue(), [], []
+    server, inbox, written, messages = FakeApi(*replies), queue.Queue(), [], []
     reader = LogReader(server, "l", inbox, written.append, messages.append)
     reader.start()
     while len(server.replies) > 1:

@@ -36,8 +36,8 @@ from tests.runner.kubernetes.statuses import pod
         (statuses.terminated(0), "succeeded", "", 0),
         (statuses.terminated(3, message="a\nb\n"), "failed", "exit code 3: a b", 3),
         (statuses.terminated(137, "OOMKilled"), "failed", "OOMKilled: --memory is too small", 137),
-        (statuses.not_prepared(2, "no data"), "failed", "init container fills: exit code 2: no data", None),
-        ({**statuses.not_prepared(143), **statuses.terminated(3)}, "failed", "exit code 3", 3),
+        (statuses.init_failed(2, "no data"), "failed", "init container fills: exit code 2: no data", None),
+        ({**statuses.init_failed(143), **statuses.terminated(3)}, "failed", "exit code 3", 3),
     ],
 )
 def test_states(status, state, trouble, code):

@@ -66,7 +66,7 @@ def test_too_little_memory(capfd):
 
 def test_a_signal_deletes_all():
     with Running("hvd-stop", "-np", "2", "--", "python", "-c", FOREVER) as job:
-        job.see("of 2")
+        job.wait_for("of 2")
         job.process.send_signal(signal.SIGTERM)
         assert job.wait(60) == 143
         assert "stopped by SIGTERM; deleting job hvd-stop" in job.text

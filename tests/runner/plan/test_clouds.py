@@ -130,20 +130,20 @@ def test_horovodrun_uses_the_cloud_hosts_by_default(capsys, tmp_path, monkeypatc
     assert [slot.hostname for slot in settings("-np", "2", environ={}).slots] == ["algo-1", "algo-2"]
 
 
-def looked_at(*arguments, environ):
+def examined_hosts(*arguments, environ):
     """Return by rank the hosts that the doctor examines."""
     namespace, _ = cli.parse(["--doctor", *arguments])
     return [slot.hostname for slot in doctor._settings(namespace, environ).slots]
 
 
 def test_the_doctor_examines_all_workers(capsys, local):
-    assert looked_at(environ=SAGEMAKER) == ["algo-1"] * 8 + ["algo-2"] * 8
+    assert examined_hosts(environ=SAGEMAKER) == ["algo-1"] * 8 + ["algo-2"] * 8
     assert capsys.readouterr().err.count("SageMaker has given this job algo-1:8,algo-2:8") == 1
-    assert looked_at(environ=VERTEX) == ["localhost", *VERTEX_NAMES[1:]], "nobody tells of GPUs"
-    assert looked_at("-np", "2", environ=VERTEX) == ["localhost", VERTEX_NAMES[1]]
+    assert examined_hosts(environ=VERTEX) == ["localhost", *VERTEX_NAMES[1:]], "nobody tells of GPUs"
+    assert examined_hosts("-np", "2", environ=VERTEX) == ["localhost", VERTEX_NAMES[1]]
     capsys.readouterr()
-    assert looked_at("-H", "a:2,b:1", environ=SAGEMAKER) == ["a", "a", "b"]
-    assert looked_at(environ={}) == ["localhost"]
+    assert examined_hosts("-H", "a:2,b:1", environ=SAGEMAKER) == ["a", "a", "b"]
+    assert examined_hosts(environ={}) == ["localhost"]
     assert capsys.readouterr().err == ""
 
 

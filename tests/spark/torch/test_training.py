@@ -25,7 +25,7 @@ SEEN: list = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_seen():
+def clear_seen():
     SEEN.clear()
 
 

@@ -27,7 +27,7 @@ def make_wheel(folder, version):
 
 
 @pytest.fixture
-def pip_is_told(tmp_path, monkeypatch):
+def configure_pip(tmp_path, monkeypatch):
     """Return a function that sets PIP_* variables and hides this user's own settings."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
@@ -42,14 +42,14 @@ def pip_is_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_a_build_with_a_local_label_is_found_in_a_folder(tmp_path, pip_is_told, installer):
+def test_a_build_with_a_local_label_is_found_in_a_folder(tmp_path, configure_pip, installer):
     if installer == "uv" and not shutil.which("uv"):
         pytest.skip("uv is not installed")
     make_wheel(tmp_path / "plain", "1.0")
     make_wheel(tmp_path / "wheels", "1.0+cpu")
     make_wheel(tmp_path / "wheels", "2.0")
     (tmp_path / "constraint.txt").write_text(f"{NAME}<2\n")
-    pip_is_told(
+    configure_pip(
         no_index=1,
         find_links=f"/is/not/there {tmp_path / 'plain'} {tmp_path / 'wheels'}",
         constraint=tmp_path / "constraint.txt",
@@ -86,24 +86,24 @@ def by_pip(monkeypatch):
     return found
 
 
-def test_uv_finds_what_pip_finds(tmp_path, pip_is_told, fake_uv, by_pip, capfd):
+def test_uv_finds_what_pip_finds(tmp_path, configure_pip, fake_uv, by_pip, capfd):
     log = fake_uv(0)
-    pip_is_told(find_links=tmp_path)
+    configure_pip(find_links=tmp_path)
     assert install.install(["--no-deps", "a", "b"]) == 0
     assert log.read_text() == f"{tmp_path},/cache/x|pip install -q --python {sys.executable} --no-deps a b\n"
     assert (by_pip, capfd.readouterr().err) == ([], "")
 
 
-def test_pip_installs_where_uv_fails(pip_is_told, fake_uv, by_pip, capfd):
+def test_pip_installs_where_uv_fails(configure_pip, fake_uv, by_pip, capfd):
     fake_uv(3)
     assert install.install(["a"]) == 0
     assert by_pip == [["a"]]
     assert capfd.readouterr().err == "pip installs a, because uv failed with code 3\n"
 
 
-def test_pip_installs_with_settings_unknown_to_uv(pip_is_told, fake_uv, by_pip, capfd):
+def test_pip_installs_with_settings_unknown_to_uv(configure_pip, fake_uv, by_pip, capfd):
     log = fake_uv(0)
-    pip_is_told(only_binary=":all:")
+    configure_pip(only_binary=":all:")
     assert install.install(["a"]) == 0
     assert by_pip == [["a"]]
     assert not log.exists()
