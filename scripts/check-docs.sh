@@ -34,8 +34,8 @@ while found:
     found.update(target for target in links.get(page, []) if target not in seen)
 lost = sorted(str(page) for page in Path("docs").rglob("*.md") if page.resolve() not in seen)
 bad += [f"{page}: no way leads there from docs/index.md (a decision belongs into docs/adr/README.md)" for page in lost]
-ours = ("src", "core", "deploy", "bindings", "tests", "tools", "scripts", "benchmarks", "examples", "fuzz")
-files = "\n".join(f"/{path}" for folder in ours for path in Path(folder).rglob("*.*")) + "\n"
+folders = ("src", "core", "deploy", "bindings", "tests", "tools", "scripts", "benchmarks", "examples", "fuzz")
+files = "\n".join(f"/{path}" for folder in folders for path in Path(folder).rglob("*.*")) + "\n"
 for page in links:
     if page.name != "CHANGELOG.md":  # may name files that have been removed
         named = re.findall(r"`(\w[\w.-]*/[\w./-]+\.(?:py|cc|h|sh|txt))`", page.read_text())

@@ -92,7 +92,7 @@ kernels() {
   "$work/unit/benchmarks/engine/kernels_bench" "${sizes[@]}" "$library"
 }
 
-run_pytest() { # files and further words for pytest; on a GPU nothing may be skipped
+run_pytest() { # files and further arguments for pytest; on a GPU nothing may be skipped
   [ -z "$dry" ] || export HVD_TEST_GPU=${HVD_TEST_GPU:-cpu}
   python -m pytest -q -p pytest_timeout -p no:cacheprovider --durations=15 "$@"
 }
@@ -109,11 +109,11 @@ nccl_engine() {
 }
 
 measure() { # ranks, label, further arguments of benchmarks/gpu.py
-  local ranks=$1 label=$2 words=()
+  local ranks=$1 label=$2 options=()
   shift 2
-  [ -z "$dry" ] || words+=(--device cpu --quick)
+  [ -z "$dry" ] || options+=(--device cpu --quick)
   HVD_COMMIT=$(git rev-parse --short HEAD 2>/dev/null) \
-    python -m horovod.runner -np "$ranks" python benchmarks/gpu.py --json "$out/benchmark.json" --label "$label" "${words[@]}" "$@"
+    python -m horovod.runner -np "$ranks" python benchmarks/gpu.py --json "$out/benchmark.json" --label "$label" "${options[@]}" "$@"
 }
 benchmark() { measure 2 "in each other's memory (CUDA IPC)"; }
 four_ranks() { measure 4 "in each other's memory (CUDA IPC), more ranks" --few; }

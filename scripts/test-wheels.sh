@@ -21,8 +21,8 @@ rm -rf "$place" && mkdir -p "$place/empty"
 cd "$place/empty" # not in the checkout, which would be imported
 
 say() { echo "-- $*"; }
-have() { # FILE WORDS: checks that the file contains the words
-  grep -q -- "$2" "$1" || { echo "not said: $2; but: $(cat "$1")" >&2; exit 1; }
+have() { # FILE TEXT: checks that the file contains the text
+  grep -q -- "$2" "$1" || { echo "missing: $2; got: $(cat "$1")" >&2; exit 1; }
 }
 environment() { # PYTHON NAME
   "$1" -m venv "$place/$2"
@@ -53,23 +53,23 @@ say "a wheel of another Python: what pip says, and what Python says where it is 
 tag=$("$1" -c 'import sys; print("310" if sys.version_info[1] != 10 else "311")')
 pip=$(ls -d "$place"/python*/bin/pip | head -1)
 wheel=$(ls "$dist/horovod-$version-cp$tag-cp$tag"-*"$(uname -m)".whl)
-! "$pip" install --no-deps --target forced "$wheel" >said 2>&1 || { echo "pip took $wheel" >&2; exit 1; }
-have said "is not a supported wheel on this platform"
+! "$pip" install --no-deps --target forced "$wheel" >output 2>&1 || { echo "pip took $wheel" >&2; exit 1; }
+have output "is not a supported wheel on this platform"
 "$pip" install -qq --no-deps --target forced --only-binary :all: --python-version "$tag" "$wheel"
-"$(dirname "$pip")/python" - >said 2>&1 <<'PY' || true
+"$(dirname "$pip")/python" - >output 2>&1 <<'PY' || true
 import sys
 sys.path.insert(0, "forced")
 from horovod import _core
 PY
-have said "Horovod's native part does not fit this Python"
-tail -1 said | sed 's/^/   /'
+have output "Horovod's native part does not fit this Python"
+tail -1 output | sed 's/^/   /'
 
 say "glibc 2.17: what pip says; and 2.28, for which it takes the same wheel"
 for glibc in 2_28 2_17; do
-  words=(--no-deps --target "glibc$glibc" --only-binary :all: --python-version "$tag" --platform "manylinux_${glibc}_$(uname -m)")
-  if "$pip" install -qq "${words[@]}" "$wheel" >said 2>&1; then took=2_28; else took=none; fi
-  [ $glibc = 2_28 ] && [ $took != 2_28 ] && { cat said >&2; exit 1; }
+  options=(--no-deps --target "glibc$glibc" --only-binary :all: --python-version "$tag" --platform "manylinux_${glibc}_$(uname -m)")
+  if "$pip" install -qq "${options[@]}" "$wheel" >output 2>&1; then took=2_28; else took=none; fi
+  [ $glibc = 2_28 ] && [ $took != 2_28 ] && { cat output >&2; exit 1; }
 done
 [ $took = none ] || { echo "pip took $wheel for glibc 2.17" >&2; exit 1; }
-have said "is not a supported wheel on this platform"
+have output "is not a supported wheel on this platform"
 echo "wheels: all as they should be"
