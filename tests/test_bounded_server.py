@@ -22,7 +22,7 @@ class Answer(HttpRequest):
 
 @pytest.fixture
 def server():
-    server = BoundedServer(("127.0.0.1", 0), Answer, most=8, patience=1.0, name="test-http")
+    server = BoundedServer(("127.0.0.1", 0), Answer, limit=8, patience=1.0, name="test-http")
     yield server
     server.close()
     server.close()
@@ -63,7 +63,7 @@ def test_requests_sent_byte_by_byte_have_one_deadline(server):
 
 
 def test_the_oldest_without_a_request_goes_first(monkeypatch):
-    server = BoundedServer(("127.0.0.1", 0), Answer, most=8, patience=1000.0, name="test-http")
+    server = BoundedServer(("127.0.0.1", 0), Answer, limit=8, patience=1000.0, name="test-http")
     strangers = [stranger(server, b"G") for _ in range(8)]
     try:
         eventually(lambda: server.connections == 8, 20, "all places are taken")
@@ -82,7 +82,7 @@ def test_the_oldest_without_a_request_goes_first(monkeypatch):
 
 def test_many_clients_are_served_in_time():
     """A connection that has not sent its request yet is not closed in favour of a newer one."""
-    server = BoundedServer(("127.0.0.1", 0), Answer, most=4, patience=20.0, name="test-http", grace=0.5)
+    server = BoundedServer(("127.0.0.1", 0), Answer, limit=4, patience=20.0, name="test-http", grace=0.5)
     clients = [stranger(server) for _ in range(4)]
     try:
         eventually(lambda: server.connections == 4, 20, "all places are taken")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from horovod import _absent
-from horovod._native_words import Running, explained, made_for, obstacle
+from horovod._native_words import Running, explained, obstacle, python_version_of
 
 PACKAGE = Path(_absent.__file__).parent
 CORE = Path(importlib.util.find_spec("horovod._core").origin)
@@ -34,7 +34,7 @@ ANEW = (
     ],
 )
 def test_python_versions_of_a_file(file, pythons):
-    assert made_for(file) == pythons
+    assert python_version_of(file) == pythons
 
 
 def test_matching_extensions_are_loaded():

@@ -56,12 +56,12 @@ class BoundedServer:
         self,
         address: tuple[str, int] | socket.socket,
         handler: Callable[[socket.socket, Any, Any], object],
-        most: int = 64,
+        limit: int = 64,
         patience: float = 5.0,
         name: str = "hvd-server",
         grace: float = 0.0,
     ) -> None:
-        self._handler, self._most, self._patience, self._name, self._grace = handler, most, patience, name, grace
+        self._handler, self._limit, self._patience, self._name, self._grace = handler, limit, patience, name, grace
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         # Deadline of each connection's request, oldest first.
@@ -148,7 +148,7 @@ class BoundedServer:
         """
         while not self._closed.is_set():
             with self._lock:
-                if len(self._open) < self._most:
+                if len(self._open) < self._limit:
                     return True
                 oldest = next(iter(self._silent), None)
                 if oldest is None:

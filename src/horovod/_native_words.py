@@ -43,7 +43,7 @@ def _running() -> Running:
     return Running(sys.version_info[:2], threaded, platform.machine(), sys.executable)
 
 
-def made_for(file: str) -> str:
+def python_version_of(file: str) -> str:
     """Return the Python version for which an extension file was built, judging by its name."""
     if file.endswith(".abi3.so"):
         return f"CPython {'.'.join(map(str, STABLE))} and later, with the GIL"
@@ -66,7 +66,7 @@ def obstacle(found: str | None, there: Sequence[str], folder: str, running: Runn
     unfit = found is not None and found.endswith(".abi3.so") and (running.version < STABLE or running.free_threaded)
     if found is not None and not unfit:
         return None
-    files = ", ".join(f"{name} (for {made_for(name)})" for name in ([Path(found).name] if found else there))
+    files = ", ".join(f"{name} (for {python_version_of(name)})" for name in ([Path(found).name] if found else there))
     return f"Horovod's native part does not fit this Python, {running}: {folder} has {files}; {anew}"
 
 

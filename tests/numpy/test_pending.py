@@ -12,7 +12,7 @@ from horovod._arrays import handles
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
     monkeypatch.setattr(handles, "_parked", [])
-    monkeypatch.setattr(handles, "_held", [])
+    monkeypatch.setattr(handles, "_retained", [])
 
 
 class Done:
@@ -49,11 +49,11 @@ def test_interrupted_arrays_are_kept_while_another_frontend_runs(leaves):
     frontend.init()
     other.init()
     try:
-        home._held.append(kept)
+        home._retained.append(kept)
         frontend.shutdown()
-        assert home._held == [kept]
+        assert home._retained == [kept]
         frontend.init()
     finally:
         other.shutdown()
         frontend.shutdown()
-    assert not home._held
+    assert not home._retained

@@ -43,7 +43,7 @@ def test_short_reason_of_a_dead_actor():
     )
     done = CallResult("", 1, error=RayActorError(error_msg=message))
     assert done.died
-    assert done.words() == "its process has died: The actor is dead because its worker process has died."
+    assert done.describe() == "its process has died: The actor is dead because its worker process has died."
 
 
 @pytest.mark.parametrize(

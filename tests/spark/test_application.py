@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from horovod.spark.application import explain, known_failure, slot_limit
+from horovod.spark.application import explain, explain_failure, slot_limit
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reaso
     ],
 )
 def test_recurring_failures(text, message):
-    assert message in known_failure(text)
-    assert explain(text) == known_failure(text)
+    assert message in explain_failure(text)
+    assert explain(text) == explain_failure(text)
 
 
 def test_other_failures_are_shown_without_java_lines():
-    assert known_failure(LOST) == ""
+    assert explain_failure(LOST) == ""
     assert re.fullmatch(r"ExecutorLostFailure \(executor 1 exited.*Reason: Command exited with code 137", explain(LOST))
     text = "org.apache.spark.SparkException: Job aborted due to stage failure: spam\n\tat org.x.Y(Z.scala:1)\neggs\n"
     assert explain(text).splitlines() == ["Job aborted due to stage failure: spam", "eggs"]

@@ -50,9 +50,9 @@ def test_clocks_are_aligned_and_operations_found(tmp_path):
     assert base == 1_000_000_000
     first, second = operations(traces[1], to_common(traces[1], base))
     assert (first.name, first.number, first.kind, first.scheduled) == (NAME, 1, "ALLREDUCE", False)
-    assert [first.announced, first.agreed, first.begun, first.ended] == [400, 425, 435, 505]
+    assert [first.announced, first.agreed, first.start, first.ended] == [400, 425, 435, 505]
     assert (first.packed, first.carried) == (1, 69)
-    assert (second.announced, second.begun, second.scheduled) == (1000, 1060, True)
+    assert (second.announced, second.start, second.scheduled) == (1000, 1060, True)
 
 
 def test_drifting_clocks_are_tracked(tmp_path):

@@ -28,7 +28,7 @@ def test_several_optimizers_make_one_step():
     steps.watch(both)
     for one in (*both, *both, both[0]):
         one.step()
-    assert (steps.taken, steps.rounds) == (5, 2)
+    assert (steps.completed, steps.rounds) == (5, 2)
 
 
 # When a program may continue with its current state after a failure.

@@ -28,7 +28,7 @@ Works = Sequence[Any]
 _parked: list[tuple[Works, Any]] = []
 # Memory of submissions that Ctrl-C has interrupted. It is kept, because the engine may have accepted the operation and
 # still use the memory.
-_held: list[Any] = []
+_retained: list[Any] = []
 
 
 class Pending:
@@ -137,7 +137,7 @@ def start(
 
 def hold(keep: Any) -> None:
     """Keep memory alive until the job ends, because an interrupted operation can still access it."""
-    _held.append(keep)
+    _retained.append(keep)
 
 
 def forget() -> None:
@@ -145,7 +145,7 @@ def forget() -> None:
     # Keep the memory while the engine is running: another frontend uses the engine, which may still write to the
     # memory.
     if state.engine is None:
-        _held.clear()
+        _retained.clear()
     _sweep()
 
 

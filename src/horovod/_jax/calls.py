@@ -201,7 +201,7 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
 
 
 # Do not declare a side effect for the primitive, because that would cost about 15 us per argument and result in each
-# call of a program. Instead, the function `_kept` prevents JAX from dropping calls whose results are unused.
+# call of a program. Instead, the function `_keep` prevents JAX from dropping calls whose results are unused.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
@@ -249,11 +249,11 @@ except TypeError:
 _install_ordering()
 
 
-def _kept(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+def _keep(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
     return [True] * len(equation.invars), equation
 
 
-pe.dce_rules[_primitive] = _kept
+pe.dce_rules[_primitive] = _keep
 
 
 def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
@@ -301,39 +301,39 @@ def _gradients(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]
 ad.primitive_transposes[_primitive] = _gradients
 
 
-def _of_same_kind(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def _of_same_kind(call: Call, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     rows = tuple(shape[0] for shape in shapes) if call.rows else ()
-    return _primitive.bind(*given, call=replace(call, rows=rows))
+    return _primitive.bind(*inputs, call=replace(call, rows=rows))
 
 
-def _averaged(call: Call, given: Sequence[Any], process_set: Any) -> list[Any]:
+def _averaged(call: Call, inputs: Sequence[Any], process_set: Any) -> list[Any]:
     op = Sum if call.sums else Average
     reduction = replace(call, kind=KIND_ALLREDUCE, op=op, rows=(), root=0, sums=False)
-    return _primitive.bind(*given, call=reduction)
+    return _primitive.bind(*inputs, call=reduction)
 
 
-def _of_broadcast(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def _of_broadcast(call: Call, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     ranks = _set(call)
-    reduced = _averaged(call, given, ranks)
+    reduced = _averaged(call, inputs, ranks)
     # The gradient is zero on ranks other than the root. Derive this zero from `reduced`, so that every rank takes part
     # in the second derivative.
     is_root = ranks.ranks[ranks.rank()] == call.root
     return [jnp.where(is_root, gradient, jnp.zeros_like(gradient)) for gradient in reduced]
 
 
-def _of_allgather(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def _of_allgather(call: Call, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     ranks = _set(call)
     rank = ranks.rank()
-    reduced = _averaged(call, given, ranks)
+    reduced = _averaged(call, inputs, ranks)
     return [whole[rank * shape[0] : (rank + 1) * shape[0]] for whole, shape in zip(reduced, shapes, strict=True)]
 
 
-def _of_reducescatter(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def _of_reducescatter(call: Call, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     scale = call.prescale * call.postscale * (_set(call).size() if call.op == Sum else 1)
     rows = tuple(shape[0] for shape in shapes)
     whole = {"prescale": 1.0, "postscale": 1.0, "op": Sum, "wire": 0}
     gather = replace(call, kind=KIND_ALLGATHER, rows=rows, root=-1, sums=True, **whole)
-    return [gathered * scale for gathered in _primitive.bind(*given, call=gather)]
+    return [gathered * scale for gathered in _primitive.bind(*inputs, call=gather)]
 
 
 _GRADIENTS = {
@@ -373,7 +373,7 @@ _MARK = "horovod: "
 
 
 @contextlib.contextmanager
-def as_ours() -> Iterator[None]:
+def converted_errors() -> Iterator[None]:
     """Return a context manager that converts JAX errors of failed collectives to HorovodInternalError.
 
     Raises:
@@ -395,7 +395,7 @@ def convert_errors(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> Any:
-        with as_ours():
+        with converted_errors():
             return func(*args, **kwargs)
 
     return translated

@@ -117,12 +117,12 @@ class _Program:
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
         # For each value that this block computes, the sort key of the last call that the value depends on.
-        known: dict[Any, _Key] = {}
+        keys: dict[Any, _Key] = {}
         places = []
         operations = [one.operation for one in block.operations]
         # Skip the last operation, which returns from the block.
         for op in operations[:-1]:
-            key = max((known.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
+            key = max((keys.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
             element = True
             if foreign.is_call(op):
                 key = _free(calls, op, key)
@@ -132,7 +132,7 @@ class _Program:
                 key = len(inner), 0
             else:
                 element = False
-            known.update(dict.fromkeys(op.results, key))
+            keys.update(dict.fromkeys(op.results, key))
             places.append((key, not element))
         steps = calls | {(i, 0): [op] for i, op in enumerate(inner, 1)}
         if sum(map(len, steps.values())) > 1:

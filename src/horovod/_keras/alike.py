@@ -17,17 +17,17 @@ from horovod._keras.backend import is_legacy
 _DEEPEST = 12
 
 
-def differing(keras: Any, optimizer: Any, made: Any) -> list[str]:
+def differing(keras: Any, optimizer: Any, wrapped: Any) -> list[str]:
     """Return the names of the attributes in which two optimizers differ.
 
     Args:
         keras: Keras module of both optimizers.
         optimizer: An optimizer that has not taken a step.
-        made: An optimizer of the same class, or of a subclass that adds no attributes.
+        wrapped: An optimizer of the same class, or of a subclass that adds no attributes.
     """
     to_numpy = (lambda value: value.numpy()) if is_legacy(keras) else keras.ops.convert_to_numpy
     comparison = _Comparison(_bookkeeping(keras, optimizer, to_numpy), to_numpy)
-    ours, theirs = comparison.attributes(optimizer), comparison.attributes(made)
+    ours, theirs = comparison.attributes(optimizer), comparison.attributes(wrapped)
     missing = theirs.keys() - ours.keys()
     return [n for n, one in ours.items() if n not in theirs or not comparison.alike(one, theirs[n])] + sorted(missing)
 

@@ -178,7 +178,7 @@ class Adapter(Protocol):
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
         """Overwrite ``variables`` with the root's values. All ranks must pass them in the same order."""
 
-    def kept(self, variable: Any, into: Any) -> Any:
+    def snapshot(self, variable: Any, into: Any) -> Any:
         """Return a snapshot of the variable's value that ``variable.assign`` accepts.
 
         ``into`` is an earlier snapshot of this variable whose memory can be reused, or None.

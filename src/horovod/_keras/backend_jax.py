@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from horovod._arrays import collectives as arrays
 from horovod._arrays.collectives import Reduction
 from horovod._jax import calls
-from horovod._jax.calls import as_ours, convert_errors
+from horovod._jax.calls import convert_errors, converted_errors
 from horovod._jax.compression import Compression
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import check_wire
@@ -241,7 +241,7 @@ def _value(value: Any, operation: str) -> Any:
     return value
 
 
-def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
+def snapshot(variable: Any, into: Any) -> np.ndarray[Any, Any]:
     """Return a copy of the value, because a Keras step can donate the original array to JAX."""
     return np.array(variable.value)
 
@@ -288,7 +288,7 @@ def _watched(step: Any) -> Any:
 
     @functools.wraps(step)
     def train_function(state: Any, iterator: Any) -> Any:
-        with as_ours():
+        with converted_errors():
             for array in last:
                 if array.is_ready():
                     # Read the results of the step. This raises an exception if the step has failed.
@@ -308,7 +308,7 @@ def _raising(sync: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def jax_state_sync(self: Any) -> Any:
         result = sync(self)
         if is_distributed(getattr(self, "optimizer", None)):
-            with as_ours():
+            with converted_errors():
                 for variable in self.trainable_variables:
                     # fit calls this function to clean up after a failed step. The step's arguments were donated and no
                     # longer exist. In the first step of an epoch, Keras has also emptied the variables. Reading `value`

@@ -147,7 +147,7 @@ def builds_later() -> bool:
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
-def kept(variable: Any, into: Any) -> tf.Tensor:
+def snapshot(variable: Any, into: Any) -> tf.Tensor:
     """Return the variable's value without copying it.
 
     A copy is not necessary: tensors are immutable, and the next assignment to the variable allocates new memory.

@@ -132,15 +132,15 @@ class _Pending:
                 repeats.put_back(repeat)
         except Exception as error:
             failure = error
-        done: list[torch.Tensor] = []
+        results: list[torch.Tensor] = []
         for finish in self._finish:
             try:
-                done.append(finish())
+                results.append(finish())
             except Exception as error:
                 failure = failure or error
         if failure is not None:
             raise failure
-        return done
+        return results
 
     def park(self) -> None:
         """Keep the tensors of unfinished operations alive, without waiting for the operations."""
@@ -212,7 +212,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     hvd.broadcast_parameters(named, root_rank, process_set)
 
 
-def kept(variable: Any, into: Any) -> torch.Tensor:
+def snapshot(variable: Any, into: Any) -> torch.Tensor:
     """Copy the variable's value to the CPU, reusing the memory of ``into`` if shape and dtype match."""
     value = _parameter(variable).detach()
     fits = isinstance(into, torch.Tensor) and into.shape == value.shape and into.dtype == value.dtype

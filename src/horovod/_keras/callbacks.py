@@ -47,7 +47,7 @@ def learning_rate(model: Any) -> float:
     return float(rate.numpy() if hasattr(rate, "numpy") else rate)
 
 
-def known_rate(model: Any) -> float | None:
+def current_rate(model: Any) -> float | None:
     """Return the current learning rate, or None if it cannot be read."""
     try:
         return learning_rate(model)
@@ -120,7 +120,7 @@ class BroadcastGlobalVariables:
         self._epoch = 0
         self._in_epoch = 0
         # True once the ranks have compared their positions in the current epoch.
-        self._place_known = False
+        self._has_place = False
         self._samples: float | None = None
         # True once the ranks have compared their sample counts.
         self.samples_compared = False
@@ -141,14 +141,14 @@ class BroadcastGlobalVariables:
             self._all_built = checks.all_built(self._hvd_frontend, shapes)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch, self._in_epoch, self._place_known, self._samples = epoch, 0, False, None
+        self._epoch, self._in_epoch, self._has_place, self._samples = epoch, 0, False, None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         # Broadcast only at the first batch, because other callbacks may load weights or set learning rates until then.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
-        if not self._place_known:
-            self._place_known = True
+        if not self._has_place:
+            self._has_place = True
             self._check_place(ended=False)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -199,7 +199,7 @@ class BroadcastGlobalVariables:
         if checks.concerns(model):
             # Do not compare learning rates before the broadcast in the first step, because they can differ between
             # ranks until then.
-            rate = known_rate(model) if self.broadcast_done and not ended else None
+            rate = current_rate(model) if self.broadcast_done and not ended else None
             checks.check_place(self._hvd_frontend, checks.Position(self._epoch, ended, rate))
 
 

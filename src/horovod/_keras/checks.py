@@ -244,8 +244,8 @@ def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None =
         )
 
 
-def _waiting(frontend: Any, name: str, mine: Any, notice: str) -> list[Any]:
-    """Gather ``mine`` from all ranks, and log a warning if the wait is long.
+def _waiting(frontend: Any, name: str, own: Any, notice: str) -> list[Any]:
+    """Gather ``own`` from all ranks, and log a warning if the wait is long.
 
     After the stall warning time, ``notice`` is logged as a warning. If an error ends the wait, ``notice`` begins the
     error's message.
@@ -255,7 +255,7 @@ def _waiting(frontend: Any, name: str, mine: Any, notice: str) -> list[Any]:
     """
     timer = _warning(f"fit: {notice}")
     try:
-        return allgather_object(mine, name, global_process_set, frontend.adapter.frontend)
+        return allgather_object(own, name, global_process_set, frontend.adapter.frontend)
     except HorovodInternalError as error:
         raise HorovodInternalError(f"fit: {notice}. The wait ended with: {error}") from error
     finally:
@@ -276,9 +276,9 @@ def _warning(text: str) -> threading.Timer | None:
     return timer
 
 
-def _compare(known: Sequence[int], from_all: Sequence[int | None], when: str) -> None:
-    if len(set(known)) > 1:
-        most, least = max(known), min(known)
+def _compare(counts: Sequence[int], from_all: Sequence[int | None], when: str) -> None:
+    if len(set(counts)) > 1:
+        most, least = max(counts), min(counts)
         raise ValueError(
             f"fit: rank {from_all.index(most)} has more batches {when} than rank {from_all.index(least)}: {most} and "
             f"{least}; {_ADVICE}"

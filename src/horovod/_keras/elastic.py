@@ -118,9 +118,9 @@ class ModelState(ObjectState):
 
     def _save_variables(self) -> None:
         self._bring_values_here()
-        variables, kept = self._variables(), self._hvd_frontend.adapter.kept
+        variables, snapshot = self._variables(), self._hvd_frontend.adapter.snapshot
         before = [*self._saved_values, *[None] * len(variables)]
-        self._saved_values = [kept(one, into) for one, into in zip(variables, before, strict=False)]
+        self._saved_values = [snapshot(one, into) for one, into in zip(variables, before, strict=False)]
 
     def _arrays(self) -> "list[np.ndarray[Any, Any]]":
         self._bring_values_here()
@@ -181,12 +181,12 @@ class Batches:
     step by the index of its first or last batch. The index of the last batch can be beyond the end of the epoch.
     """
 
-    _begun: int | None = None
+    _first_batch: int | None = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._begun = batch
+        self._first_batch = batch
 
-    def _done(self, batch: int) -> int:
+    def _completed(self, batch: int) -> int:
         """Return how many batches of the epoch are processed at the end of the step that Keras calls ``batch``."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
@@ -196,10 +196,10 @@ class Batches:
 
     def _more(self, batch: int) -> int:
         """Return the number of batches in the current step of ``fit``."""
-        return max(1, self._done(batch) - self._first(batch))
+        return max(1, self._completed(batch) - self._first(batch))
 
     def _first(self, batch: int) -> int:
-        return batch if self._begun is None else min(self._begun, batch)
+        return batch if self._first_batch is None else min(self._first_batch, batch)
 
 
 class CommitState(Batches):
@@ -255,7 +255,7 @@ class UpdateBatchState(Batches):
         self._before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.state.batch = self._before + self._done(batch)
+        self.state.batch = self._before + self._completed(batch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._before = 0

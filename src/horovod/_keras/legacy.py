@@ -36,7 +36,7 @@ from horovod._keras.reduction import GradientReduction, LocalAggregation
 
 # Maximum number of open tapes, for programs that request reduced gradients but never apply them. Programs that apply a
 # sum of several reduced gradients need the latest tapes.
-_MOST = 8
+_MAX_SHOWN = 8
 
 
 class ReducedMarks:
@@ -52,7 +52,7 @@ class ReducedMarks:
         eager = [tensor for tensor in tensors if not _is_symbolic(tensor)]
         if eager:
             self._eager.append(_Watched(eager))
-            if len(self._eager) > _MOST:
+            if len(self._eager) > _MAX_SHOWN:
                 self._eager.pop(0).end()
         for tensor in tensors:
             if _is_symbolic(tensor):
@@ -392,12 +392,12 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     return _finish(made, optimizer, reduction)
 
 
-def _finish(made: Any, original: Any, reduction: GradientReduction) -> Any:
-    if not isinstance(made, LegacyMixin):
-        made.__class__ = distributed_class(type(made))
+def _finish(wrapped: Any, original: Any, reduction: GradientReduction) -> Any:
+    if not isinstance(wrapped, LegacyMixin):
+        wrapped.__class__ = distributed_class(type(wrapped))
     # Do not use setattr, because Keras would track this object and save it with the optimizer.
-    made.__dict__["_hvd"] = Control(reduction, original)
-    return made
+    wrapped.__dict__["_hvd"] = Control(reduction, original)
+    return wrapped
 
 
 def _has_state(optimizer: Any) -> bool:

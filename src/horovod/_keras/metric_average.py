@@ -11,7 +11,7 @@ import numpy as np
 from horovod._arrays.collectives import Reduction, allreduce_all
 from horovod._keras import checks
 from horovod._keras.backend import dtype_name
-from horovod._keras.callbacks import known_rate, sample_count
+from horovod._keras.callbacks import current_rate, sample_count
 from horovod.common.frontends import state
 from horovod.common.objects import allgather_object
 from horovod.common.ops import Sum
@@ -58,7 +58,7 @@ def take(keras: Any, model: Any) -> MetricSums:
     return MetricSums(values, sums, tuple(f"{tuple(one.shape)} {dtype_name(one)}" for one in variables))
 
 
-def over_all_ranks(frontend: Any, model: Any, mine: MetricSums, name: str) -> dict[str, float]:
+def over_all_ranks(frontend: Any, model: Any, own: MetricSums, name: str) -> dict[str, float]:
     """Compute the model's metrics over all ranks, and return them keyed by name.
 
     All ranks must call this function, with sums of the same shapes.
@@ -66,10 +66,10 @@ def over_all_ranks(frontend: Any, model: Any, mine: MetricSums, name: str) -> di
     Args:
         frontend: ``api.Frontend`` of this process.
         model: Model. Its metrics are restored before the function returns.
-        mine: This rank's sums.
+        own: This rank's sums.
         name: Name of the operation.
     """
-    with _summed(frontend, _variables(frontend.keras, _leaves(model)), mine.sums, name):
+    with _summed(frontend, _variables(frontend.keras, _leaves(model)), own.sums, name):
         return _results(model)
 
 
@@ -200,7 +200,7 @@ class MetricAverage:
         sums = [MetricSums() if part is None else part[1] for part in parts]
         known = [_confirmed(one, values, prefix) for one, prefix in zip(sums, ("", "val_"), strict=True)]
         samples = [None if part is None else part[0] for part in parts]
-        rate = known_rate(model) if checks.concerns(model) else None
+        rate = current_rate(model) if checks.concerns(model) else None
         mine = (values, samples, [one.shapes for one in sums], known, checks.Position(epoch, False, rate))
         frontend = self._hvd_frontend
         from_all = allgather_object(mine, name="MetricAverageCallback", frontend=frontend.adapter.frontend)

@@ -178,8 +178,8 @@ class Control:
             check()
         if not optimizer.built and grads:
             optimizer.build(variables)
-        known = optimizer._trainable_variables if variables is None else variables
-        if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
+        params = optimizer._trainable_variables if variables is None else variables
+        if len(params) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
             # The wrapped optimizer reports missing or mismatched gradients, and handles passes that only accumulate
             # gradients.
             plain(grads, variables)
@@ -188,10 +188,10 @@ class Control:
 
         every_pass = self.aggregation is not None and self.reduction.weight is not None
         if every_pass:
-            grads = self.reduction.reduce(grads, known)
+            grads = self.reduction.reduce(grads, params)
 
         def update(final: list[Any]) -> None:
-            final = final if every_pass else self.reduction.reduce(final, known)
+            final = final if every_pass else self.reduction.reduce(final, params)
             total = self.reduction.take_total()
 
             def step() -> None:
@@ -212,7 +212,7 @@ class Control:
             inner = getattr(optimizer, "inner_optimizer", optimizer)
             inner._iterations.assign_add(1)
 
-        self.aggregation.step(grads, known, update, skip)
+        self.aggregation.step(grads, params, update, skip)
 
     def _stepped(self) -> None:
         """Record an update of the optimizer for monitoring.
@@ -240,7 +240,7 @@ def distributed_class(base: type) -> type:
     return made
 
 
-def _register_alike(made: type, base: type) -> None:
+def _register_alike(wrapped: type, base: type) -> None:
     """Register a distributed class with Keras under the names registered for its original class ``base``.
 
     Without this, a saved file would contain only the module path of ``base``, and not the name under which the user has
@@ -253,7 +253,7 @@ def _register_alike(made: type, base: type) -> None:
         return
     for names in (exported, registered):
         if base in names:
-            names[made] = names[base]
+            names[wrapped] = names[base]
 
 
 def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
@@ -274,17 +274,17 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
             "gradient_accumulation_steps instead"
         )
     if isinstance(optimizer, DistributedMixin):
-        made = optimizer
+        wrapped = optimizer
     else:
-        made = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
-    inner = getattr(made, "inner_optimizer", None)
-    at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(type(made))
+        wrapped = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
+    inner = getattr(wrapped, "inner_optimizer", None)
+    at_the_end = backend in ("tensorflow", "torch") and inner is None and _has_standard_accumulation(type(wrapped))
     # Do not use setattr, because Keras would track this object and save it with the optimizer.
     inner_control = inner._hvd if is_distributed(inner) else None
-    control = made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
-    if made.built:
-        control.mark_accumulators(made)
-    return made
+    control = wrapped.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
+    if wrapped.built:
+        control.mark_accumulators(wrapped)
+    return wrapped
 
 
 def _copied(base: Any, file: Any, reduction: GradientReduction | None) -> Any:
@@ -314,7 +314,7 @@ def _from_config(keras: Any, optimizer: Any) -> Any:
     return None if differing(keras, optimizer, made) else made
 
 
-def _accumulates_as_known(kind: type) -> bool:
+def _has_standard_accumulation(kind: type) -> bool:
     """Return True if the class accumulates gradients with Keras' own methods and does not override them."""
     base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
     if base is None:

@@ -176,27 +176,27 @@ def _with_weights(batch: Any, padding: bool) -> Any:
 
     For a copied batch, all weights are -0.0. For any other batch, they are the user's weights, or 1 if there are none.
     """
-    x, y, given = keras.utils.unpack_x_y_sample_weight(batch)
+    x, y, sample_weights = keras.utils.unpack_x_y_sample_weight(batch)
     inputs = next(one for one in keras.tree.flatten(x) if one is not None)
-    if given is None:
+    if sample_weights is None:
         return x, y, _weights(inputs, True, padding)
 
     def weights(one: Any) -> Any:  # None marks an output without weights.
         return _weights(inputs, True, padding) if one is None else _weights(one, False, padding)
 
-    return x, y, keras.tree.map_structure(weights, given)
+    return x, y, keras.tree.map_structure(weights, sample_weights)
 
 
-def _weights(given: Any, inputs: bool, padding: bool) -> Any:
+def _weights(weights: Any, inputs: bool, padding: bool) -> Any:
     """Return a batch's sample weights.
 
-    ``given`` contains the user's weights or, if ``inputs`` is True, the batch's inputs.
+    ``weights`` contains the user's weights or, if ``inputs`` is True, the batch's inputs.
     """
     dtype, value = "float64" if keras.config.floatx() == "float64" else "float32", -0.0 if padding else 1.0
-    if type(given).__module__.partition(".")[0] == "tensorflow":
+    if type(weights).__module__.partition(".")[0] == "tensorflow":
         import tensorflow as tf
 
-        shape = tf.shape(given)[:1] if inputs else tf.shape(given)
-        return tf.fill(shape, tf.constant(value, dtype)) if inputs or padding else tf.cast(given, dtype)
-    shape = np.shape(given)[:1] if inputs else np.shape(given)
-    return np.full(shape, value, dtype) if inputs or padding else np.asarray(given, dtype)
+        shape = tf.shape(weights)[:1] if inputs else tf.shape(weights)
+        return tf.fill(shape, tf.constant(value, dtype)) if inputs or padding else tf.cast(weights, dtype)
+    shape = np.shape(weights)[:1] if inputs else np.shape(weights)
+    return np.full(shape, value, dtype) if inputs or padding else np.asarray(weights, dtype)

@@ -45,33 +45,33 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="the script is the name of a module")
     parser.add_argument("script")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
-    given = parser.parse_args(arguments)
-    session.lr_scale = given.lr_scale
+    options = parser.parse_args(arguments)
+    session.lr_scale = options.lr_scale
     # Set a timeout, because ranks that run different operations would otherwise wait forever.
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")
     hvd.init()
     session.rank, session.size = hvd.rank(), hvd.size()
     _choose_device()
-    if given.module:
-        spec = importlib.util.find_spec(given.script)
+    if options.module:
+        spec = importlib.util.find_spec(options.script)
         if spec and spec.submodule_search_locations:
-            spec = importlib.util.find_spec(f"{given.script}.__main__")
-        session.script = (spec and spec.origin) or given.script
+            spec = importlib.util.find_spec(f"{options.script}.__main__")
+        session.script = (spec and spec.origin) or options.script
     else:
-        session.script = given.script
-        sys.path[0] = os.path.dirname(os.path.abspath(given.script))
+        session.script = options.script
+        sys.path[0] = os.path.dirname(os.path.abspath(options.script))
     check_source(session.script)
-    session.say(f"{session.script} runs on {session.size} ranks; a batch of the script is the batch of each rank")
-    session.say(f"learning rates: --lr-scale {session.lr_scale}, multiplied by {session.lr_factor:g}")
-    session.say("gradients: SUM/count over the samples of all ranks; evaluation: the whole set on each rank")
-    session.say("rank 0 alone: print, tqdm, logging below ERROR, torch.save, model.save, TensorBoard, wandb, mlflow")
+    session.log(f"{session.script} runs on {session.size} ranks; a batch of the script is the batch of each rank")
+    session.log(f"learning rates: --lr-scale {session.lr_scale}, multiplied by {session.lr_factor:g}")
+    session.log("gradients: SUM/count over the samples of all ranks; evaluation: the whole set on each rank")
+    session.log("rank 0 alone: print, tqdm, logging below ERROR, torch.save, model.save, TensorBoard, wandb, mlflow")
     limit_output()
     install_import_hook()
-    sys.argv = [given.script, *given.rest]
-    if given.module:
-        runpy.run_module(given.script, run_name="__main__", alter_sys=True)
+    sys.argv = [options.script, *options.rest]
+    if options.module:
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(os.path.abspath(given.script), run_name="__main__")
+        runpy.run_path(os.path.abspath(options.script), run_name="__main__")
 
 
 def _choose_device() -> None:

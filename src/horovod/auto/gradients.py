@@ -173,7 +173,7 @@ def synchronize() -> None:
             hvd.broadcast_optimizer_state(optimizer, 0)
     training.sent.update(dict.fromkeys(new.values()))
     training.optimizers.update(dict.fromkeys(alive, True))
-    session.say(f"broadcast {len(new)} tensors of models and the state of {len(alive)} optimizers from rank 0")
+    session.log(f"broadcast {len(new)} tensors of models and the state of {len(alive)} optimizers from rank 0")
 
 
 def reduce(parameters: list[torch.Tensor]) -> None:

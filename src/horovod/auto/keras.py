@@ -63,17 +63,17 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
         super().__init__()
         self._arrays = arrays
         self._count = len(keras.tree.flatten(arrays[0])[0])
-        self._most, self._random = batch_size * session.size, np.random.RandomState(session.seed) if shuffle else None
+        self._batch, self._random = batch_size * session.size, np.random.RandomState(session.seed) if shuffle else None
         self.on_epoch_end()
 
     def on_epoch_end(self) -> None:
         self._order = self._random.permutation(self._count) if self._random else np.arange(self._count)
 
     def __len__(self) -> int:
-        return -(-self._count // self._most)
+        return -(-self._count // self._batch)
 
     def __getitem__(self, index: int) -> Any:
-        chunk = self._order[index * self._most : (index + 1) * self._most]
+        chunk = self._order[index * self._batch : (index + 1) * self._batch]
         own = chunk[session.rank :: session.size]
         weight = len(own) * session.size / len(chunk)
         own = own if len(own) else chunk[:1]  # a rank without rows of the batch gets one row with weight 0
@@ -82,9 +82,9 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
 
 
 def _fit(plain: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    given = inspect.signature(plain).bind(self, *args, **kwargs)
-    given.apply_defaults()
-    a = given.arguments
+    call = inspect.signature(plain).bind(self, *args, **kwargs)
+    call.apply_defaults()
+    a = call.arguments
     if a["y"] is None:
         refuse("fit() does not get arrays x and y", "pass arrays, or use horovod.keras")
     arrays = [keras.tree.map_structure(np.asarray, a[k]) if a[k] is not None else None for k in ("x", "y")]
@@ -110,5 +110,5 @@ def _fit(plain: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     validation_batch = a["validation_batch_size"] or a["batch_size"]
     a.update(x=rows, y=None, sample_weight=None, batch_size=None, validation_split=0.0, shuffle=False)
     a.update(callbacks=[*average, *callbacks], validation_batch_size=validation_batch)
-    session.change("calls of fit", f"fit: {len(rows)} steps of {rows._most // session.size} samples on each rank")
-    return plain(*given.args, **given.kwargs)
+    session.change("calls of fit", f"fit: {len(rows)} steps of {rows._batch // session.size} samples on each rank")
+    return plain(*call.args, **call.kwargs)

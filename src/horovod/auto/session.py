@@ -19,9 +19,9 @@ import numpy as np
 
 import horovod.numpy as hvd
 
-_OURS = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = (
-    os.path.dirname(_OURS),
+    os.path.dirname(_HERE),
     *(sysconfig.get_paths()[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 
@@ -48,7 +48,7 @@ class Session:
         """Factor by which the script's learning rates are multiplied."""
         return {"none": 1.0, "linear": float(self.size), "sqrt": self.size**0.5}[self.lr_scale]
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a line of text to stderr on rank 0."""
         if self.rank == 0:
             print(f"horovod.auto: {text}", file=sys.stderr, flush=True)
@@ -56,7 +56,7 @@ class Session:
     def change(self, kind: str, text: str) -> None:
         """Record that an object of this kind was patched, and print a line about it."""
         self.touched[kind] += 1
-        self.say(f"{script_line()}: {text}")
+        self.log(f"{script_line()}: {text}")
 
 
 session = Session()
@@ -66,13 +66,13 @@ session = Session()
 def _summarize() -> None:
     counts = ", ".join(f"{n} {kind}" for kind, n in session.touched.items())
     if session.script:
-        session.say(f"ends; touched: {counts or 'nothing, each rank has run the whole script'}")
+        session.log(f"ends; touched: {counts or 'nothing, each rank has run the whole script'}")
 
 
 def calling_frame(*through: str) -> Any:
     """Return the frame that called a patched function, skipping frames of the given modules."""
     frame: Any = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__", "").split(".")[0] in through:
+    while frame.f_code.co_filename.startswith(_HERE) or frame.f_globals.get("__name__", "").split(".")[0] in through:
         frame = frame.f_back
     return frame
 

@@ -39,7 +39,7 @@ class Shards:
         # True if the current pass over the data trains the model, or None before the first pass.
         self.training: bool | None = None
         # Line and code that called ``len`` on the loader before Horovod knew whether the next pass trains, or None.
-        self.asked: tuple[str, Any] | None = None
+        self.request: tuple[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -142,15 +142,15 @@ def _undivide(sampler: Any) -> None:
 
 def shards_of(loader: Any) -> Shards:
     """Return a replacement for the loader's batch sampler. Raises an error if the loader cannot be split."""
-    known = loader.__dict__.get("batch_sampler")
-    if isinstance(known, Shards):
-        return known
-    if type(known) is not BatchSampler or type(known.sampler) not in _SAMPLERS:
-        kind = type(known.sampler if type(known) is BatchSampler else known).__name__
+    sampler = loader.__dict__.get("batch_sampler")
+    if isinstance(sampler, Shards):
+        return sampler
+    if type(sampler) is not BatchSampler or type(sampler.sampler) not in _SAMPLERS:
+        kind = type(sampler.sampler if type(sampler) is BatchSampler else sampler).__name__
         names = ", ".join(one.__name__ for one in _SAMPLERS)
         refuse(f"the order of {kind} is unknown", f"use batch_size and shuffle, or one of {names}")
     # Set the attribute in ``__dict__``, because DataLoader rejects an assignment.
-    loader.__dict__["batch_sampler"] = shards = Shards(known)
+    loader.__dict__["batch_sampler"] = shards = Shards(sampler)
     return shards
 
 
@@ -162,10 +162,10 @@ def _iterate(plain: Any, loader: Any) -> Any:
     if evaluating and isinstance(shards, Shards):
         # Many scripts call ``len`` after training, in order to compute the mean loss. Refuse a call only if the
         # function that made it evaluates afterwards.
-        if shards.asked and (not shards.training or shards.asked[1] is script_code()):
+        if shards.request and (not shards.training or shards.request[1] is script_code()):
             why = "it asked for the length of a DataLoader before it was known that this one evaluates"
-            refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked[0])
-        shards.training, shards.asked = False, None
+            refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.request[0])
+        shards.training, shards.request = False, None
     # Without an optimizer, the script does not train, so do not split its data.
     if evaluating or not training.optimizers:
         return plain(loader)
@@ -175,7 +175,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
     if shards.training is None:
         text = f"DataLoader: {len(shards)} batches of {shards.plain.batch_size} samples on each rank"
         session.change("DataLoaders", text)
-    shards.training, shards.asked = True, None
+    shards.training, shards.request = True, None
     generators = (loader.generator, getattr(shards.plain.sampler, "generator", None))
     for generator in {id(g): g for g in generators if g}.values():
         generator.set_state(hvd.broadcast(generator.get_state(), 0, name="auto.generator"))
@@ -202,7 +202,7 @@ def _length(plain: Any, loader: Any) -> int:
     shards, caller = shards_of(loader), calling_frame()
     undecided = shards.training is None or evaluating
     if undecided and is_script(caller) and _is_stored(caller.f_code.co_filename, caller.f_lineno):
-        shards.asked = script_line(), script_code()
+        shards.request = script_line(), script_code()
     return len(shards)
 
 

@@ -48,7 +48,7 @@ def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[s
     return None
 
 
-def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
+def mpi_command(mpiexec: str, np: int, arguments: Sequence[str]) -> Command:
     """Return the command that starts ``np`` copies of a program on this host, even with fewer than ``np`` cores."""
     flags = ["-n", str(np)]
     extra = {"OMP_NUM_THREADS": "1"}
@@ -58,7 +58,7 @@ def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
         if np > len(os.sched_getaffinity(0)):
             # With more ranks than cores, Open MPI's ranks must yield the core while they wait.
             extra["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    return [mpiexec, *flags, *words], extra
+    return [mpiexec, *flags, *arguments], extra
 
 
 def _version(mpiexec: str) -> str:
@@ -148,21 +148,21 @@ class Job:
         for connection, _ in self._streams.values():
             connection.sendall(text.encode())
         deadline = time.monotonic() + timeout
-        answers: dict[int, list[float]] = {}
+        replies: dict[int, list[float]] = {}
         with selectors.DefaultSelector() as selector:
             for rank, (connection, _) in self._streams.items():
                 selector.register(connection, selectors.EVENT_READ, rank)
-            while len(answers) < self.np:
+            while len(replies) < self.np:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
-                    silent = sorted(set(self._streams) - set(answers))
+                    silent = sorted(set(self._streams) - set(replies))
                     raise JobError(
                         f"{self.name}: no answer from rank(s) {silent} within {timeout:.0f} s\n{self._tail()}"
                     )
                 for key, _ in ready:
-                    answers[key.data] = self._receive(key.data)
+                    replies[key.data] = self._receive(key.data)
                     selector.unregister(key.fileobj)
-        return [answers[rank] for rank in sorted(answers)]
+        return [replies[rank] for rank in sorted(replies)]
 
     def _receive(self, rank: int) -> list[float]:
         # A rank sends its answer as one line in a single write, so one read returns the complete line.

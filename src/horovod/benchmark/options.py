@@ -160,12 +160,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(words: Sequence[str]) -> tuple[Options, int | None]:
+def parse(arguments: Sequence[str]) -> tuple[Options, int | None]:
     """Parse the arguments. Return the options, and the value of -np or None.
 
     Exits with a message if an argument is invalid.
     """
-    args = make_parser().parse_args(words)
+    args = make_parser().parse_args(arguments)
     peers = tuple(peer for peer in args.peers if peer != "none")
     options = Options(
         collectives=args.collectives,

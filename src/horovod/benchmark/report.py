@@ -77,12 +77,12 @@ def grid(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _cell(value: Result | None, ours: Result | None) -> str:
+def _cell(value: Result | None, own: Result | None) -> str:
     if value is None:
         return "-"
     text = f"{microseconds(value.median)} ({microseconds(value.p10)}-{microseconds(value.p90)})"
-    if ours is not None and value is not ours:
-        text += f" {value.median / ours.median:.2f}x"
+    if own is not None and value is not own:
+        text += f" {value.median / own.median:.2f}x"
     return text
 
 

@@ -28,7 +28,7 @@ from horovod.common.contract.settings import Settings
 from horovod.common.network.interfaces import machine_identity
 from horovod.common.objects import allgather_object, broadcast_object
 
-OURS = "horovod"
+HOROVOD = "horovod"
 SHARED = "shared"  # label of the column for tensors in shared memory
 
 
@@ -43,7 +43,7 @@ class Session:
         self._cores = sorted(os.sched_getaffinity(0))  # Cores of this process, before any thread is pinned to one.
         self._notes: list[str] = []
         self._node_of, self._one_host = self._nodes()
-        self._ours = EngineColumn(OURS, {}, self._node_of)
+        self._horovod = EngineColumn(HOROVOD, {}, self._node_of)
         self._links: dict[str, EngineColumn] = {}
         self._model: dict[str, float] = {}
         self._gloo: Gloo | None = None
@@ -57,7 +57,7 @@ class Session:
         machines = list(dict.fromkeys(machine for machine, _ in records))
         return [machines.index(machine) for machine, _ in records], len({host for _, host in records}) == 1
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line of the report on rank 0."""
         if self.rank == 0:
             print(text, flush=True)
@@ -145,22 +145,22 @@ class Session:
 
     def _print(self, collective: str, results: Sequence[report.Result], labels: dict[int, str]) -> None:
         named = {column.name for column in self._links.values()}
-        self.say(f"\n{collective}, {self.size} ranks, float32; median (10th to 90th percentile)")
-        self.say(report.comparison([r for r in results if r.column not in named], labels))
+        self.print(f"\n{collective}, {self.size} ranks, float32; median (10th to 90th percentile)")
+        self.print(report.comparison([r for r in results if r.column not in named], labels))
         compared = [r for r in results if r.column in named]
         if compared:
-            self.say(f"\nalgorithms of {collective}")
-            self.say(report.algorithms_table(compared, labels))
+            self.print(f"\nalgorithms of {collective}")
+            self.print(report.algorithms_table(compared, labels))
 
     def _columns(self, case: Case) -> list[tuple[str, EngineColumn | None, Callable[[], object], Callable[[], object]]]:
         """Return (name, engine, operation, barrier) for each table column that the job's own processes measure.
 
         This excludes MPI's column, because MPI runs in separate processes.
         """
-        engines = [self._ours, *(self._links.values() if case.collective == "allreduce" else ())]
+        engines = [self._horovod, *(self._links.values() if case.collective == "allreduce" else ())]
         columns: list[Any] = [(e.name, e, e.prepare(case), e.barrier) for e in engines]
         if case.collective == "allreduce" and self._shares(case.bytes):
-            columns.insert(1, (SHARED, self._ours, self._ours.prepare(case, shared=True), self._ours.barrier))
+            columns.insert(1, (SHARED, self._horovod, self._horovod.prepare(case, shared=True), self._horovod.barrier))
         operation = self._gloo.prepare(case) if self._gloo else None
         if self._gloo and operation:
             columns.append((self._gloo.name, None, operation, self._gloo.barrier))
@@ -168,7 +168,7 @@ class Session:
 
     def _shares(self, nbytes: int) -> bool:
         """Return True if the ranks' shared memory has space for a tensor of the given size on every rank."""
-        return all(allgather_object(self._ours.shared_memory(nbytes) is not None, "benchmark.shared"))
+        return all(allgather_object(self._horovod.shared_memory(nbytes) is not None, "benchmark.shared"))
 
     def _measure_case(self, case: Case, parameters: dict[str, float]) -> list[report.Result]:
         columns = self._columns(case)
@@ -180,7 +180,7 @@ class Session:
                 local[name] += timed(operation, barrier, warm_up, case.samples, case.inner)
             if self._with_mpi:
                 mpi += report.slowest(self._turn_of_mpi(case, warm_up))
-                self._ours.barrier()
+                self._horovod.barrier()
         by_rank: list[dict[str, list[float]]] = allgather_object(local, "benchmark.samples")
         if self.rank != 0:
             return []
@@ -225,17 +225,17 @@ class Session:
         if self.rank != 0:
             return
         machine = self._machine()
-        self.say("\n" + "\n".join(f"{name}: {value}" for name, value in machine.items() if value))
+        self.print("\n" + "\n".join(f"{name}: {value}" for name, value in machine.items() if value))
         if self._model:
             shown = ", ".join(f"{name} {value:.3g}" for name, value in self._model.items())
-            self.say(f"cost model fitted to {', '.join(FITTED)} (s, s a byte): {shown}")
+            self.print(f"cost model fitted to {', '.join(FITTED)} (s, s a byte): {shown}")
         if self._options.json:
             self._options.json.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(report.to_json(machine, results, self._model), indent=1)
             self._options.json.write_text(text + "\n", encoding="utf-8")
-            self.say(f"results: {self._options.json}")
+            self.print(f"results: {self._options.json}")
         if self._options.plot:
-            self.say(report.draw(results, labels, self._options.plot))
+            self.print(report.draw(results, labels, self._options.plot))
 
     def _machine(self) -> dict[str, Any]:
         return {
@@ -252,26 +252,26 @@ class Session:
     def calibrate(self) -> None:
         """Calibrate the tuned sizes, and store the new sizes if they are faster than the defaults."""
         outcome = calibrate.Calibration(self._node_of).run(self.pin)
-        parameters = fit_model([self._ours], self.rank, self.size)
+        parameters = fit_model([self._horovod], self.rank, self.size)
         if self.rank != 0:
             return
         for name, (before, after) in outcome.gains.items():
             before_us, after_us = report.microseconds(before), report.microseconds(after)
-            self.say(f"{name}: {before_us} us with the defaults, {after_us} us tuned, {before / after:.2f}x")
+            self.print(f"{name}: {before_us} us with the defaults, {after_us} us tuned, {before / after:.2f}x")
         shape = f"{self.size} ranks on this host, {outcome.seconds:.2f} s"
         job = self._basics
         transport = Settings.from_environ().text("HOROVOD_TRANSPORT")
         world = World.here(self.size, job.local_size(), job.cross_size(), transport)
-        kept = outcome.tuning if outcome.accepted else {}
-        if outcome.tuning and not kept:
-            self.say("these sizes are not faster than the defaults altogether, and are dropped")
+        tuning = outcome.tuning if outcome.accepted else {}
+        if outcome.tuning and not tuning:
+            self.print("these sizes are not faster than the defaults altogether, and are dropped")
         try:
             gains = {name: {"default": b, "tuned": a} for name, (b, a) in outcome.gains.items()}
-            path = store(world, kept, gains, parameters)
+            path = store(world, tuning, gains, parameters)
         except OSError as error:
             raise ValueError(f"the measured thresholds cannot be saved: {error}") from None
-        shown = ", ".join(f"{name} {value}" for name, value in kept.items()) or "the defaults are as good"
-        self.say(f"calibrated for {shape}: {shown}\n{path}")
+        shown = ", ".join(f"{name} {value}" for name, value in tuning.items()) or "the defaults are as good"
+        self.print(f"calibrated for {shape}: {shown}\n{path}")
 
     def pin(self) -> None:
         """Pin all threads of this process to one core, unless pinning is disabled."""
@@ -284,7 +284,7 @@ class Session:
             self._mpi.stop()
         if self._gloo:
             self._gloo.stop()
-        for engine in (*self._links.values(), self._ours):
+        for engine in (*self._links.values(), self._horovod):
             engine.stop()
         self._basics.shutdown()
 

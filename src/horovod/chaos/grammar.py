@@ -161,71 +161,71 @@ def _entry(entry: str) -> Event | Seeded:
     form = _FORMS.get(kind)
     if form is None:
         raise _wrong(entry, f"must begin with one of {', '.join(_FORMS)}=, got {words[0]!r}")
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in words if kind == _SEED else words[1:]:
         name, equals, value = word.partition("=")
         if not equals or not value:
             raise _wrong(entry, f"{word!r} must have the form name=value")
-        if name in given:
+        if name in values:
             raise _wrong(entry, f"{name} is given twice")
-        given[name] = value
+        values[name] = value
     accepted = [*form.must, *form.may, *(("step", "after") if form.when else ())]
-    for name in given:
+    for name in values:
         if name not in accepted:
             raise _wrong(entry, f"{kind} has {', '.join(accepted)}, got {name}")
     for name in form.must:
-        if name not in given:
+        if name not in values:
             raise _wrong(entry, f"{name}= is missing")
-    if "step" in given and "after" in given:
+    if "step" in values and "after" in values:
         raise _wrong(entry, "step and after are both given; give only one of them")
-    if form.when and not {"step", "after"} & given.keys():
+    if form.when and not {"step", "after"} & values.keys():
         raise _wrong(entry, "step= or after= is missing")
-    return _seeded(entry, given) if kind == _SEED else _event(entry, Kind(kind), given)
+    return _seeded(entry, values) if kind == _SEED else _event(entry, Kind(kind), values)
 
 
-def _event(entry: str, kind: Kind, given: dict[str, str]) -> Event:
-    host = given.get("host")
+def _event(entry: str, kind: Kind, values: dict[str, str]) -> Event:
+    host = values.get("host")
     if host is not None and not _HOST.fullmatch(host):
         raise _wrong(entry, f"host must be the name of a host, got {host!r}")
     return Event(
         kind,
-        rank=_number(entry, "rank", given),
+        rank=_number(entry, "rank", values),
         host=host,
-        link=_link(entry, given["link"]) if "link" in given else None,
-        step=_number(entry, "step", given),
-        after=_time(entry, "after", given),
-        lasts=_time(entry, "for", given),
-        by=_time(entry, "by", given),
-        code=_number(entry, "code", given, 1, 255),  # reject exit code 0, which would mean success
+        link=_link(entry, values["link"]) if "link" in values else None,
+        step=_number(entry, "step", values),
+        after=_time(entry, "after", values),
+        lasts=_time(entry, "for", values),
+        by=_time(entry, "by", values),
+        code=_number(entry, "code", values, 1, 255),  # reject exit code 0, which would mean success
     )
 
 
-def _seeded(entry: str, given: dict[str, str]) -> Seeded:
-    names: Sequence[str] = given["kinds"].split(",") if "kinds" in given else []
+def _seeded(entry: str, values: dict[str, str]) -> Seeded:
+    names: Sequence[str] = values["kinds"].split(",") if "kinds" in values else []
     known = [kind.value for kind in CHOICE]
     for name in names:
         if name not in known:
             raise _wrong(entry, f"kinds must be of {', '.join(known)}, got {name!r}")
-    seed, mtbf = _number(entry, "seed", given), _time(entry, "mtbf", given)
+    seed, mtbf = _number(entry, "seed", values), _time(entry, "mtbf", values)
     assert seed is not None
     assert mtbf is not None
-    return Seeded(seed, mtbf, tuple(Kind(name) for name in dict.fromkeys(names)), _time(entry, "until", given))
+    return Seeded(seed, mtbf, tuple(Kind(name) for name in dict.fromkeys(names)), _time(entry, "until", values))
 
 
-def _number(entry: str, name: str, given: dict[str, str], least: int = 0, most: int = _LARGEST) -> int | None:
-    if name not in given:
+def _number(entry: str, name: str, values: dict[str, str], least: int = 0, maximum: int = _LARGEST) -> int | None:
+    if name not in values:
         return None
-    text = given[name]
-    if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
-        raise _wrong(entry, f"{name} must be an integer from {least} to {most}, got {text!r}")
+    text = values[name]
+    if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= maximum:
+        raise _wrong(entry, f"{name} must be an integer from {least} to {maximum}, got {text!r}")
     return int(text)
 
 
-def _time(entry: str, name: str, given: dict[str, str]) -> float | None:
-    if name not in given:
+def _time(entry: str, name: str, values: dict[str, str]) -> float | None:
+    if name not in values:
         return None
-    if (seconds := parse_time(given[name])) <= 0:
-        raise _wrong(entry, f"{name} must be a time above 0, such as 5ms, 3s or 10m, got {given[name]!r}")
+    if (seconds := parse_time(values[name])) <= 0:
+        raise _wrong(entry, f"{name} must be a time above 0, such as 5ms, 3s or 10m, got {values[name]!r}")
     return seconds
 
 

@@ -162,49 +162,49 @@ def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
     return tuple(made)
 
 
-def run(left: Intervals, rank: int, ranks: int) -> Intervals:
+def run(remaining: Intervals, rank: int, ranks: int) -> Intervals:
     """Return the positions that a rank visits, which are a contiguous part of the remaining positions.
 
     The numbers of positions of the ranks differ by at most one.
     """
-    places = count(left)
-    return section(left, rank * places // ranks, (rank + 1) * places // ranks)
+    places = count(remaining)
+    return section(remaining, rank * places // ranks, (rank + 1) * places // ranks)
 
 
-def steps(left: Intervals, ranks: int) -> int:
+def steps(remaining: Intervals, ranks: int) -> int:
     """Return the number of records that each rank still visits in this epoch.
 
     The number is equal on all ranks, because it includes repeated records (see ``extra``).
     """
-    return -(-count(left) // ranks)
+    return -(-count(remaining) // ranks)
 
 
-def extra(left: Intervals, rank: int, ranks: int) -> int | None:
+def extra(remaining: Intervals, rank: int, ranks: int) -> int | None:
     """Return the position that a rank visits twice because its part is shorter than others', or None."""
-    mine = run(left, rank, ranks)
-    if count(mine) == steps(left, ranks):
+    mine = run(remaining, rank, ranks)
+    if count(mine) == steps(remaining, ranks):
         return None
     if mine:
         return mine[-1][1] - 1  # repeat the last record, whose block the rank has just read
-    number = rank % count(left)
-    return section(left, number, number + 1)[0][0]
+    number = rank % count(remaining)
+    return section(remaining, number, number + 1)[0][0]
 
 
-def rest(left: Intervals, ranks: int, done: int) -> Intervals:
-    """Return the positions that remain once each rank has visited the first ``done`` of its positions (see ``run``)."""
-    places = count(left)
+def rest(remaining: Intervals, ranks: int, completed: int) -> Intervals:
+    """Return the positions that remain once each rank has visited its first ``completed`` positions (see ``run``)."""
+    places = count(remaining)
     edges = [rank * places // ranks for rank in range(ranks + 1)]
-    ends = ((min(begin + done, end), end) for begin, end in itertools.pairwise(edges))
-    return joined(_sections(left, ends))
+    ends = ((min(begin + completed, end), end) for begin, end in itertools.pairwise(edges))
+    return joined(_sections(remaining, ends))
 
 
-def checked(left: Iterable[Iterable[int]], places: int) -> Intervals:
+def checked(remaining: Iterable[Iterable[int]], places: int) -> Intervals:
     """Validate intervals from a saved state, converting lists to tuples. Raises ValueError if invalid."""
     try:
-        made = tuple((int(begin), int(end)) for begin, end in left)
+        made = tuple((int(begin), int(end)) for begin, end in remaining)
     except (TypeError, ValueError):
-        raise ValueError(f"left must be pairs of integers, got {left!r}") from None
+        raise ValueError(f"left must be pairs of integers, got {remaining!r}") from None
     edges = [edge for pair in made for edge in pair]
     if edges != sorted(set(edges)) or (edges and (edges[0] < 0 or edges[-1] > places)):
-        raise ValueError(f"left must be increasing pairs of integers from 0 to {places}, got {left!r}")
+        raise ValueError(f"left must be increasing pairs of integers from 0 to {places}, got {remaining!r}")
     return made

@@ -141,13 +141,11 @@ class ParquetFiles(Source):
         indices = np.asarray(places, np.intp)
         return {name: values[indices] for name, values in loaded.items()}
 
-    def join(self, taken: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def join(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         import numpy as np
 
         return (
-            taken[0]
-            if len(taken) == 1
-            else {name: np.concatenate([one[name] for one in taken]) for name in self._columns}
+            rows[0] if len(rows) == 1 else {name: np.concatenate([one[name] for one in rows]) for name in self._columns}
         )
 
     def gather(self, chosen: Sequence[tuple[dict[str, Any], Sequence[int]]]) -> dict[str, Any]:
@@ -157,15 +155,15 @@ class ParquetFiles(Source):
             return self.join([])
         indices = [np.asarray(places, np.intp) for _, places in chosen]
         ends = np.cumsum([0, *map(len, indices)])
-        made = {}
+        columns = {}
         for name in self._columns:
             parts = [loaded[name] for loaded, _ in chosen]
             values = _new_array((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
             for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
                 # All positions are valid indices. The mode "clip" avoids a copy that the default mode makes.
                 np.take(part, places, axis=0, out=values[begin:end], mode="clip")
-            made[name] = values
-        return made
+            columns[name] = values
+        return columns
 
 
 @contextlib.contextmanager

@@ -95,15 +95,15 @@ class _Unreadable(io.RawIOBase):
         raise _NothingReadError
 
 
-def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:
-    """Split ``rows`` rows, ``size`` bytes in total, into pieces of at most about ``most`` bytes.
+def cut(rows: int, size: int, max_bytes: int) -> list[tuple[int, int]]:
+    """Split ``rows`` rows, ``size`` bytes in total, into pieces of at most about ``max_bytes`` bytes.
 
     All pieces except the last one have the same number of rows.
 
     Returns:
         First row and end row of each piece.
     """
-    step = max(1, -(-rows // max(1, -(-size // most))))
+    step = max(1, -(-rows // max(1, -(-size // max_bytes))))
     return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)] or [(0, 0)]
 
 

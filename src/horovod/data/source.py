@@ -46,9 +46,9 @@ class Source(ABC):
         """Return the records at positions ``places`` within a loaded block. ``loaded`` is a result of ``load``."""
         return [loaded[place] for place in places]
 
-    def join(self, taken: Sequence[Any]) -> Any:
+    def join(self, items: Sequence[Any]) -> Any:
         """Concatenate several results of ``take`` into a batch."""
-        return [record for part in taken for record in part]
+        return [record for part in items for record in part]
 
     def gather(self, chosen: Sequence[tuple[Any, Sequence[int]]]) -> Any:
         """Build a batch from (loaded block, indices within the block) pairs."""

@@ -148,17 +148,17 @@ class StreamingDataset(Resumes):
         complete, the epoch starts over.
         """
         under_way = epoch == self.epoch and 0 < self.processed_num < self._length
-        left = self._now_left() if under_way else self._all()
+        left = self._remaining_now() if under_way else self._all()
         self.epoch = check_count("epoch", epoch, 0)
         self._share_out(left)
 
     @property
     def processed_num(self) -> int:
         """Number of this epoch's records that all ranks together have processed."""
-        return self._length - parts.count(self._now_left())
+        return self._length - parts.count(self._remaining_now())
 
     def state_dict(self) -> dict[str, Any]:
-        left = [list(pair) for pair in self._now_left()]
+        left = [list(pair) for pair in self._remaining_now()]
         return {"epoch": self.epoch, "left": left, **self._same()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ class StreamingDataset(Resumes):
         self._share_out(left)
 
     def reset(self) -> None:
-        self._share_out(self._now_left())
+        self._share_out(self._remaining_now())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_order": None}  # recompute the order instead of pickling it
@@ -188,13 +188,13 @@ class StreamingDataset(Resumes):
     def _all(self) -> parts.Intervals:
         return ((0, self._length),) if self._length else ()
 
-    def _now_left(self) -> parts.Intervals:
+    def _remaining_now(self) -> parts.Intervals:
         return parts.rest(self._left, self._ranks, self._recorded) if self._recorded else self._left
 
-    def _share_out(self, left: parts.Intervals) -> None:
+    def _share_out(self, remaining: parts.Intervals) -> None:
         self._me, self._ranks = (ask() for ask in self._place)
-        self._left, self._recorded = left, 0
-        self._steps = parts.steps(left, self._ranks)
+        self._left, self._recorded = remaining, 0
+        self._steps = parts.steps(remaining, self._ranks)
 
     def _order_now(self) -> Order:
         if self._order is None or self._order[0] != self.epoch:
@@ -203,15 +203,15 @@ class StreamingDataset(Resumes):
             self._order = self.epoch, made
         return self._order[1]
 
-    def _read(self, order: Order, mine: parts.Intervals, begins: range, step: int) -> Iterator[Any]:
+    def _read(self, order: Order, own: parts.Intervals, begins: range, step: int) -> Iterator[Any]:
         with self.source.walk() as load:
-            held = _Held(self.source, load)
+            held = _Cached(self.source, load)
             for begin in begins:
-                places = parts.section(mine, begin, begin + step)
+                places = parts.section(own, begin, begin + step)
                 yield counted(lambda places=places: held.batch(order, places))  # type: ignore[misc]
 
 
-class _Held:
+class _Cached:
     """Cache of the loaded blocks of the current window."""
 
     def __init__(self, source: Source, load: Callable[[int], Any]) -> None:

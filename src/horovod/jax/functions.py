@@ -177,7 +177,7 @@ log_stats = basics.log_stats
 
 
 # Open socket that keeps the coordinator's port reserved.
-_held: list[socket.socket] = []
+_retained: list[socket.socket] = []
 
 
 def register_cluster() -> None:
@@ -258,5 +258,5 @@ def _free_port() -> int:
     held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(("", 0))
-    _held.append(held)
+    _retained.append(held)
     return int(held.getsockname()[1])

@@ -365,33 +365,33 @@ def _accumulating(
         own = grads if count is None else each(lambda g: weighted(g, count), grads)
         summed = each(lambda a, g: a + g.astype(a.dtype), state.gradients, own)
         total = state.weight + (0.0 if count is None else count)
-        done = state.passes + 1
+        ended = state.passes + 1
 
         def step() -> Any:
-            mine = summed
+            local = summed
             # Divide the sum by this rank's weight, because the weighted reduction expects the mean of this rank's
             # gradients.
             if count is not None:
-                mine = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
+                local = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
             elif average:
-                mine = each(lambda a: a / passes, summed)
-            mine = each(lambda a, g: a.astype(g.dtype), mine, grads)
-            reduced, everything = reduce.with_total(mine, None if count is None else total)
+                local = each(lambda a: a / passes, summed)
+            local = each(lambda a, g: a.astype(g.dtype), local, grads)
+            reduced, everything = reduce.with_total(local, None if count is None else total)
             more = extra_args(extra, grads, reduced, count)
             updates, inner = _unless_empty(everything, *plain(reduced, state.inner, params, **more), state.inner)
             zeros = each(jnp.zeros_like, summed)
-            return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
+            return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(ended))
 
         def wait() -> Any:
             # Determine the dtypes of the updates, which can differ from those of the gradients. Skip the reduction,
             # because it preserves shapes and dtypes.
             of_step = jax.eval_shape(lambda g, s, p: plain(g, s, p, **extra)[0], grads, state.inner, params)
             updates = each(lambda one: jnp.zeros(one.shape, one.dtype), of_step)
-            return updates, Accumulated(state.inner, summed, total, done)
+            return updates, Accumulated(state.inner, summed, total, ended)
 
-        if isinstance(done, jax.core.Tracer):
-            return jax.lax.cond(done == passes, step, wait)
-        return step() if int(done) == passes else wait()
+        if isinstance(ended, jax.core.Tracer):
+            return jax.lax.cond(ended == passes, step, wait)
+        return step() if int(ended) == passes else wait()
 
     return _transformation(init, update)
 

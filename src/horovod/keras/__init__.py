@@ -186,7 +186,7 @@ def PartialDistributedOptimizer(
     Raises:
         ValueError: If an argument is invalid, or a layer is not built.
     """
-    made = DistributedOptimizer(
+    wrapped = DistributedOptimizer(
         optimizer,
         name,
         device_dense,
@@ -201,8 +201,8 @@ def PartialDistributedOptimizer(
         average_aggregated_gradients=average_aggregated_gradients,
         scale_local_gradients=scale_local_gradients,
     )
-    _frontend.register_local_layers(made, local_layers)
-    return made
+    _frontend.register_local_layers(wrapped, local_layers)
+    return wrapped
 
 
 def __getattr__(name: str) -> Any:

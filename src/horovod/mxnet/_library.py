@@ -278,7 +278,7 @@ class _Arriving:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
-        self._made: Any = None
+        self._loaded: Any = None
         # Lock that ensures that `make` is called only once, even if several threads use the array.
         self._lock = threading.Lock()
 
@@ -287,9 +287,9 @@ class _Arriving:
         if self._make is not None:
             with self._lock:
                 if self._make is not None:
-                    self._made = self._make()
+                    self._loaded = self._make()
                     self._make = None
-        return self._made.handle
+        return self._loaded.handle
 
     def __del__(self) -> None:
         """Do not free the handle, as the base class would, because the array that ``make`` returned owns it."""

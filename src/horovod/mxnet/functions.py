@@ -133,7 +133,7 @@ def broadcast_parameters(
     arrays, deferred = _sorted(params)
     wire = {name: f"parameter.{prefix}{short}" for name, short in on_the_wire(params.keys()).items()}
     for name, parameter in deferred:
-        _broadcast_once_known(parameter, root_rank, wire[name], process_set)
+        _broadcast_once_initialized(parameter, root_rank, wire[name], process_set)
     for name, array in arrays:
         broadcast_(array, root_rank, wire[name], 0, process_set)
     for _, array in arrays:
@@ -195,7 +195,7 @@ def _check_one_device(parameter: Parameter) -> None:
         )
 
 
-def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
+def _broadcast_once_initialized(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
         # Remove this hook, so that the next line calls the original method of the class.
         parameter.__dict__.pop("_init_impl", None)

@@ -22,7 +22,7 @@ _ARRAYS = (
 
 
 @dataclass(frozen=True)
-class Given:
+class Argument:
     """Argument of an operation, converted to a NumPy array."""
 
     value: Any
@@ -39,7 +39,7 @@ class Given:
         return self.value
 
 
-def take(value: Any, what: str, in_place: bool = False) -> Given:
+def take(value: Any, what: str, in_place: bool = False) -> Argument:
     """Convert ``value`` to an array.
 
     With ``in_place``, the memory of ``value`` must be writable.
@@ -59,10 +59,10 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
             f"{what}: the {class_name(value)} cannot be changed in place, because it is not writable; use the "
             "operation that returns a new array"
         )
-    return Given(value, view, plain(view))
+    return Argument(value, view, plain(view))
 
 
-def take_all(values: Any, what: str, in_place: bool = False) -> list[Given]:
+def take_all(values: Any, what: str, in_place: bool = False) -> list[Argument]:
     """Convert each value of a sequence to an array; see ``take``."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise ValueError(f"{what}: tensors must be a list of arrays, got a {class_name(values)}")

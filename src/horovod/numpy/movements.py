@@ -16,25 +16,25 @@ from horovod.common.frontends import NUMPY as frontend
 from horovod.common.ops import Sum, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.numpy.arguments import Array, Given, take, take_all
+from horovod.numpy.arguments import Argument, Array, take, take_all
 
 
-def _take(tensor: Any, operation: str, name: str | None, in_place: bool = False) -> Given:
+def _take(tensor: Any, operation: str, name: str | None, in_place: bool = False) -> Argument:
     return take(tensor, label_of(frontend, wire_name(operation, name), operation), in_place)
 
 
 def _broadcast(
     tensor: Any, root_rank: int, name: str | None, process_set: ProcessSet, in_place: bool, blocking: bool
 ) -> Pending:
-    given = _take(tensor, "broadcast", name, in_place)
+    argument = _take(tensor, "broadcast", name, in_place)
     return start_broadcast(
         frontend,
-        [given.array],
+        [argument.array],
         root_rank,
         [wire_name("broadcast", name)],
         process_set,
-        targets=[given.array] if in_place else None,
-        then=lambda results: given.put_back(results[0]) if in_place else results[0],
+        targets=[argument.array] if in_place else None,
+        then=lambda results: argument.put_back(results[0]) if in_place else results[0],
         blocking=blocking,
     )
 

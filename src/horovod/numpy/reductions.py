@@ -15,7 +15,7 @@ from horovod.common.ops import Average, Sum, resolve_op, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
-from horovod.numpy.arguments import Array, Given, take, take_all
+from horovod.numpy.arguments import Argument, Array, take, take_all
 from horovod.numpy.compression import Compression
 from horovod.numpy.repeats import remember, run_again
 
@@ -29,19 +29,19 @@ def _reduction(op: Any, average: Any, what: str, process_set: ProcessSet, presca
     return Reduction(resolve_op(op, average, what), process_set, prescale, postscale)
 
 
-def _one(given: Given, name: str | None, reduction: Reduction, in_place: bool, blocking: bool = False) -> Pending:
+def _one(argument: Argument, name: str | None, reduction: Reduction, in_place: bool, blocking: bool = False) -> Pending:
     return start_allreduce(
         frontend,
-        [given.array],
+        [argument.array],
         [wire_name("allreduce", name)],
         reduction,
-        targets=[given.array] if in_place else None,
-        then=lambda results: given.put_back(results[0]) if in_place else results[0],
+        targets=[argument.array] if in_place else None,
+        then=lambda results: argument.put_back(results[0]) if in_place else results[0],
         blocking=blocking,
     )
 
 
-def _group(givens: list[Given], name: str | None, reduction: Reduction, in_place: bool) -> Pending:
+def _group(givens: list[Argument], name: str | None, reduction: Reduction, in_place: bool) -> Pending:
     if not givens:
         return start(frontend, [], lambda works: [], None)
     group, members = _members("grouped_allreduce", name, len(givens), reduction.process_set)
@@ -107,15 +107,15 @@ def allreduce(
             return again
     what = _op_label("allreduce", name)
     op = resolve_op(op, average, what)
-    given = take(tensor, what)
+    argument = take(tensor, what)
     if weight is not None:
         check_weighted_op(op, weight, prescale_factor, postscale_factor)
         count = np.asarray(check_weight(weight))
         add = functools.partial(allreduce, op=Sum, process_set=process_set)
         how = None if compression is Compression.none else compression
-        return weighted_allreduce(np, lambda array, dtype: array.astype(dtype), given.array, count, add, name, how)
-    wire = check_wire(compression, given.array, op, what)
-    packed, context = compression.compress(given.array)
+        return weighted_allreduce(np, lambda array, dtype: array.astype(dtype), argument.array, count, add, name, how)
+    wire = check_wire(compression, argument.array, op, what)
+    packed, context = compression.compress(argument.array)
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor, wire)
     pending = _one(take(packed, what), name, reduction, in_place=False, blocking=True)
     result = pending.result()
@@ -456,6 +456,6 @@ def grouped_reducescatter_async(
     return Handle(start_reducescatter(frontend, arrays, members, reduction, [group] * len(arrays)))
 
 
-def _scatter(given: Given, name: str | None, reduction: Reduction, blocking: bool = False) -> Pending:
+def _scatter(argument: Argument, name: str | None, reduction: Reduction, blocking: bool = False) -> Pending:
     names = [wire_name("reducescatter", name)]
-    return start_reducescatter(frontend, [given.array], names, reduction, then=lambda r: r[0], blocking=blocking)
+    return start_reducescatter(frontend, [argument.array], names, reduction, then=lambda r: r[0], blocking=blocking)

@@ -15,7 +15,7 @@ from horovod.planner.simulate import COMPRESSION, Settings
 from horovod.planner.units import parse_bandwidth, parse_bytes, parse_time, show_bandwidth
 
 T = TypeVar("T")
-MOST_WORKERS = 4096
+MAX_WORKERS = 4096
 _EPILOG = """\
 commands:
   python -m horovod.planner PROFILE --nodes N ...   predict (below)
@@ -200,8 +200,8 @@ def network_of(args: argparse.Namespace, device: str, bandwidth: float | None) -
 
 def layouts(nodes: Sequence[int], per_node: int) -> list[network.Layout]:
     """Return the layouts that the options describe. Raises ValueError if there are too many workers."""
-    if max(nodes) * per_node > MOST_WORKERS:
-        raise ValueError(f"nodes x workers must be at most {MOST_WORKERS}, got {max(nodes)} x {per_node}")
+    if max(nodes) * per_node > MAX_WORKERS:
+        raise ValueError(f"nodes x workers must be at most {MAX_WORKERS}, got {max(nodes)} x {per_node}")
     return [network.Layout(count, per_node) for count in nodes]
 
 
@@ -222,9 +222,9 @@ def _predictions(args: argparse.Namespace, nodes: Sequence[int], variants: bool)
     return found
 
 
-def _predict(words: Sequence[str]) -> int:
+def _predict(arguments: Sequence[str]) -> int:
     parser = predict_parser()
-    args = parser.parse_args(words)
+    args = parser.parse_args(arguments)
     if args.calibrate is not None:
         calibrate.measure_links(args.calibrate)
         return 0
@@ -244,8 +244,8 @@ def _predict(words: Sequence[str]) -> int:
     return 0
 
 
-def _describe(words: Sequence[str]) -> int:
-    args = describe_parser().parse_args(words)
+def _describe(arguments: Sequence[str]) -> int:
+    args = describe_parser().parse_args(arguments)
     model = profile.load_model(args.model)
     profile.save(profile.profile_of_model(model, args.batch, args.throughput, "model description"), args.output)
     print(f"profile: {args.output}")
@@ -259,8 +259,8 @@ def _one_network(args: argparse.Namespace, device: str) -> network.Network:
     return network_of(args, device, bandwidths[0])
 
 
-def _fit(words: Sequence[str]) -> int:
-    args = fit_parser().parse_args(words)
+def _fit(arguments: Sequence[str]) -> int:
+    args = fit_parser().parse_args(arguments)
     points = calibrate.read_points(args.points)
     if not points:
         raise ValueError(f"{args.points} has no point with several workers")
@@ -272,8 +272,8 @@ def _fit(words: Sequence[str]) -> int:
     return 0
 
 
-def _compare(words: Sequence[str]) -> int:
-    args = compare_parser().parse_args(words)
+def _compare(arguments: Sequence[str]) -> int:
+    args = compare_parser().parse_args(arguments)
     shape = profile.load(args.profile)
     stats = report.read_statistics(args.stats)
     nodes = args.nodes or [max(int(stats.get("size", 1)) // args.gpus_per_node, 1)]
@@ -286,13 +286,13 @@ def _compare(words: Sequence[str]) -> int:
 _COMMANDS = {"compare": _compare, "describe": _describe, "fit": _fit}
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program. Return the exit code: 0, 1 after an error message, or 2 for invalid arguments."""
-    words = sys.argv[1:] if words is None else words
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if words and words[0] in _COMMANDS:
-            return _COMMANDS[words[0]](words[1:])
-        return _predict(words)
+        if arguments and arguments[0] in _COMMANDS:
+            return _COMMANDS[arguments[0]](arguments[1:])
+        return _predict(arguments)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -22,7 +22,7 @@ from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.function.outcome import WorkerError, worker_error
 
 Callback = Callable[[dict[str, Any]], Any]
-_OURS = os.path.join("horovod", "ray", "")
+_OWN_FOLDER = os.path.join("horovod", "ray", "")
 _LATE = 5.0  # Seconds to wait for the last log messages
 ENDED = "its process has ended"
 
@@ -58,7 +58,7 @@ class CallResult:
         """Exception raised by the called function, or None."""
         return self.error.cause if isinstance(self.error, RayTaskError) else self.error
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe in one line why the call failed."""
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
@@ -83,9 +83,9 @@ class CallResult:
             rank: Rank of the worker, or None.
         """
         if not isinstance(self.error, RayTaskError):
-            return worker_error(f"{who}: {self.words()}", rank, host)
+            return worker_error(f"{who}: {self.describe()}", rank, host)
         text = shortened(str(self.error))
-        return worker_error(f"{who}: {self.words()}\n{text}", rank, host, 1, text, self.cause)
+        return worker_error(f"{who}: {self.describe()}\n{text}", rank, host, 1, text, self.cause)
 
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -97,15 +97,15 @@ _COMMON = ("The actor died", "class_name:", "actor_id:", "pid:", "namespace:", "
 def shortened(text: str) -> str:
     """Remove colors and the frames of Ray and Horovod from Ray's traceback."""
     kept: list[str] = []
-    ours = True  # True while skipping frames of Ray or Horovod
+    skipping = True  # True while skipping frames of Ray or Horovod
     for line in _COLOUR.sub("", text).rstrip().splitlines():
         if line.startswith("  File "):
-            ours = _OURS in line
+            skipping = _OWN_FOLDER in line
         elif not line.startswith(" "):
-            ours = False
+            skipping = False
             kept.append(line)
             continue
-        if not ours and not (_CARETS.fullmatch(line) and kept and not kept[-1].startswith("  ")):
+        if not skipping and not (_CARETS.fullmatch(line) and kept and not kept[-1].startswith("  ")):
             kept.append(line)
     return "\n".join(kept)
 
@@ -196,7 +196,7 @@ class CallbackListener:
 
         queue.actor.get.remote().future().add_done_callback(receive)
 
-    def tell(self, event: LogMessage) -> None:
+    def notify(self, event: LogMessage) -> None:
         """Call all callbacks with the message's value."""
         if event.value is not None:
             for callback in self._callbacks:
@@ -215,7 +215,7 @@ class CallbackListener:
         while waits and time.monotonic() < until:
             for event in self._box.take(until)[0]:
                 if isinstance(event, LogMessage):
-                    self.tell(event)
+                    self.notify(event)
                     waits = waits and event.value is not None
                 else:
                     pass_on(event)

@@ -63,7 +63,7 @@ def variables(nics: Collection[str]) -> dict[str, str]:
 def open_servers(
     nics: Collection[str],
     own: Mapping[str, str],
-    gone: Callable[[int, str], None],
+    on_exit: Callable[[int, str], None],
     control: MembershipControl | None = None,
 ) -> tuple[ExternalWorkers, dict[str, str]]:
     """Create the servers in the driver to which a job's workers connect.
@@ -71,7 +71,7 @@ def open_servers(
     Args:
         nics: Network interfaces to use, as in ``address``.
         own: Environment variables for the workers, in addition to this program's settings.
-        gone: Function to call with the number of a lost worker and a description. See ``ExternalWorkers``.
+        on_exit: Function to call with the number of a lost worker and a description. See ``ExternalWorkers``.
         control: Membership server of an elastic job.
 
     Returns:
@@ -81,11 +81,11 @@ def open_servers(
         The same exceptions as ``ExternalWorkers`` and ``address``.
     """
     shared = variables(nics) | dict(own)
-    return ExternalWorkers(address(nics), gone, control, shared), shared
+    return ExternalWorkers(address(nics), on_exit, control, shared), shared
 
 
 def assignments(
-    made: ExternalWorkers,
+    external: ExternalWorkers,
     slots: Sequence[Slot],
     workers: Sequence[ExternalWorker],
     gpus: Sequence[Sequence[str]],
@@ -95,7 +95,7 @@ def assignments(
     """Assign the ranks of a fixed-size job to its workers.
 
     Args:
-        made: Servers in the driver to which the workers connect (see ``open_servers``).
+        external: Servers in the driver to which the workers connect (see ``open_servers``).
         slots: Hosts and local ranks, by rank.
         workers: Processes of the workers, by rank.
         gpus: GPUs that Ray assigned to each worker, by rank.
@@ -110,7 +110,7 @@ def assignments(
     for slot, worker in zip(slots, workers, strict=True):
         torch = external_workers.of_torch(slot, slots, workers[0], shared)
         own = {**shared, **external_workers.of_slot(slot), **torch, **strategy.visible(gpus, hosts, slot.rank)}
-        assigned.append(made.assign(slot.rank, worker, own, seconds))
+        assigned.append(external.assign(slot.rank, worker, own, seconds))
     return assigned
 
 
@@ -211,7 +211,7 @@ class TestDiscovery(RayHostDiscovery):
     ) -> None:
         super().__init__(use_gpu, cpus_per_slot, gpus_per_slot)
         self._least = integer("min_hosts", min_hosts, 1)
-        self._most = integer("max_hosts", max_hosts, self._least)
+        self._max_hosts = integer("max_hosts", max_hosts, self._least)
         self._every = seconds("change_frequency_s", change_frequency_s, given.LONGEST)
         self._verbose = verbose
         self.abrupt = not _graceful
@@ -223,7 +223,7 @@ class TestDiscovery(RayHostDiscovery):
         found = super().find_available_hosts_and_slots()
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
-            kept = random.randint(min(self._least, len(found)), min(self._most, len(found)))
+            kept = random.randint(min(self._least, len(found)), min(self._max_hosts, len(found)))
             before = [host for host in self._chosen if host in found]  # Keep at least one of the current hosts.
             stay = random.sample(before, 1) if before else []
             others = [host for host in found if host not in stay]

@@ -106,16 +106,16 @@ class ElasticRayExecutor:
                 f"further arguments must be num_proc, cooldown_range, discovery or verbose, got {', '.join(unknown)}"
             )
         ssh = {"ssh_identity_file": ssh_identity_file, "ssh_str": ssh_str}
-        made = given.make(timeout_s, placement_group_timeout_s, nics, ssh)
+        settings = given.make(timeout_s, placement_group_timeout_s, nics, ssh)
         least = min_num_proc if min_np is None or min_num_proc != _LEAST else min_np
-        made.min_num_proc = integer("min_num_proc", least, 1)
+        settings.min_num_proc = integer("min_num_proc", least, 1)
         most = max_np if max_num_proc is None else max_num_proc
-        made.max_num_proc = None if most is None else integer("max_num_proc", most, 1)
-        made.reset_limit, made.elastic_timeout = reset_limit, elastic_timeout
+        settings.max_num_proc = None if most is None else integer("max_num_proc", most, 1)
+        settings.reset_limit, settings.elastic_timeout = reset_limit, elastic_timeout
         for name, value in kw.items():
-            setattr(made, name, value)
-        made.limits()
-        return made
+            setattr(settings, name, value)
+        settings.limits()
+        return settings
 
     def start(self) -> None:
         """Prepare the executor for ``run``. Raises RuntimeError if this program is not connected to Ray."""

@@ -163,9 +163,9 @@ class RayExecutor:
         """
         cluster.require()
         variables = {str(name): str(value) for name, value in (extra_env_vars or {}).items()}
-        made = executable_cls, executable_args, executable_kwargs
+        executable = executable_cls, executable_args, executable_kwargs
         if self._job is not None:
-            self._job.prepare(variables, made)
+            self._job.prepare(variables, executable)
             return
         if self._workers is not None:
             raise RuntimeError("start() was called before; call shutdown() first")
@@ -176,7 +176,7 @@ class RayExecutor:
         try:
             workers.start(variables)
             if executable_cls is not None:
-                workers.call("start_executable", *made)
+                workers.call("start_executable", *executable)
         except BaseException:
             self._end(workers)  # Do not use `self._workers`, which another thread could have replaced.
             raise

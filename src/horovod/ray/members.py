@@ -41,7 +41,7 @@ class _Over:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Discovered:
     """Event that reports a result of host discovery.
 
     Attributes:
@@ -208,17 +208,17 @@ class _Run:
 
     def _take(self, event: Any, ear: CallbackListener) -> None:
         if isinstance(event, LogMessage):
-            ear.tell(event)
-        elif isinstance(event, _Found):
+            ear.notify(event)
+        elif isinstance(event, _Discovered):
             self._take_hosts(event)
         elif isinstance(event, LostWorker):
-            self._gone(event)
+            self._on_exit(event)
         elif isinstance(event, _Over):
             raise RuntimeError("shutdown() was called while the job was running: its workers have been stopped")
         elif isinstance(event, CallResult):
-            self._take_done(event, self._turns.pop(event.turn, ""))
+            self._on_result(event, self._turns.pop(event.turn, ""))
 
-    def _take_done(self, event: CallResult, what: str) -> None:
+    def _on_result(self, event: CallResult, what: str) -> None:
         if self._elastic_job.is_running(event.number):
             if event.error is not None:
                 self._fail(event)
@@ -232,7 +232,7 @@ class _Run:
                 self._end(event.number)
                 self._elastic_job.exited(event.number, True, "")
 
-    def _take_hosts(self, event: _Found) -> None:
+    def _take_hosts(self, event: _Discovered) -> None:
         if event.trouble:
             if not self._hosts:
                 raise RuntimeError(event.trouble)
@@ -246,7 +246,7 @@ class _Run:
         self._hosts = set(event.slots)
         self._elastic_job.set_slots(event.slots)
 
-    def _gone(self, event: LostWorker) -> None:
+    def _on_exit(self, event: LostWorker) -> None:
         self._joined.discard(event.number)
         if self._elastic_job.is_running(event.number):
             self._end(event.number)
@@ -256,7 +256,7 @@ class _Run:
         if not event.victim and not event.died:
             self._failed = event
         self._end(event.number)
-        self._elastic_job.exited(event.number, False, event.words(), event.victim)
+        self._elastic_job.exited(event.number, False, event.describe(), event.victim)
 
     def _assign(self, event: CallResult) -> None:
         actor, (worker, _, _) = self._actors[event.number], event.value
@@ -286,9 +286,9 @@ class _Run:
         while not self._stop.is_set():
             try:
                 slots = self._settings.discovery.find_available_hosts_and_slots()
-                found = _Found(dict(slots))
+                found = _Discovered(dict(slots))
             except Exception as error:  # Catch all exceptions, because the user's discovery object can raise any type.
-                found = _Found({}, f"hosts could not be found: {type(error).__name__}: {error}")
+                found = _Discovered({}, f"hosts could not be found: {type(error).__name__}: {error}")
             if (found.trouble, list(found.slots.items())) != last:
                 last = found.trouble, list(found.slots.items())
                 self._box.put(found)

@@ -48,7 +48,7 @@ class Settings:
 
     def limits(self) -> Limits:
         """Return the limits of an elastic job. Raises ValueError if they are invalid."""
-        least, most = self.min_num_proc, self.max_num_proc
+        least, maximum = self.min_num_proc, self.max_num_proc
         start = least if self.num_proc is None else integer("num_proc", self.num_proc, 1)
         if self.reset_limit is not None:
             integer("reset_limit", self.reset_limit, 0)
@@ -57,7 +57,7 @@ class Settings:
         # Actors start slowly, especially the first actor on a node. Wait for all of them, because a late worker would
         # change the rank assignment.
         gather = min(self.timeout_s, self.elastic_timeout / 2)
-        return Limits(start, least, most, self.reset_limit, self.elastic_timeout, gather=gather, names=self.names)
+        return Limits(start, least, maximum, self.reset_limit, self.elastic_timeout, gather=gather, names=self.names)
 
 
 def make(

@@ -28,13 +28,13 @@ class PlacementPlan:
         bundles: Resources to reserve. All resources of a bundle are on the same node.
         strategy: Ray's placement strategy, or an empty string for an existing placement group.
         places: Bundle index of each worker, or -1 for any bundle.
-        asked: Description of the request, for error messages.
+        needs: Description of the request, for error messages.
     """
 
     bundles: Sequence[Resources]
     strategy: str
     places: Sequence[int]
-    asked: str
+    needs: str
 
 
 # Pure
@@ -67,15 +67,15 @@ def loose(workers: int, cpus: int, gpus: int, strategy: str) -> PlacementPlan:
 
 def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> PlacementPlan:
     """Return a plan for workers in an existing placement group. Raises ValueError if the group is too small."""
-    asked = f"{workers} workers of {_needs(cpus, gpus)} each"
+    needs = f"{workers} workers of {_needs(cpus, gpus)} each"
     room = sum(fitting(bundle, cpus, gpus) for bundle in bundles)
     if room < workers:
         listed = ", ".join(_shown(bundle) for bundle in bundles)
         raise ValueError(
-            f"{asked} were requested in the current placement group, but its bundles ({listed}) have room for "
+            f"{needs} were requested in the current placement group, but its bundles ({listed}) have room for "
             f"{room}; use_current_placement_group=False requests others from Ray"
         )
-    return PlacementPlan(bundles, "", [-1] * workers, asked)
+    return PlacementPlan(bundles, "", [-1] * workers, needs)
 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
@@ -190,12 +190,12 @@ def _wait(plan: PlacementPlan, group: PlacementGroup, timeout: float) -> None:
         return
     trouble = lacking(plan, node_resources()) if plan.strategy else ""
     if trouble and not grows():
-        raise ValueError(f"{plan.asked} were requested, but {trouble}")
+        raise ValueError(f"{plan.needs} were requested, but {trouble}")
     if ray.wait(ready, timeout=max(0.0, deadline - time.monotonic()))[0]:
         return
     trouble = trouble or f"{_shown(ray.available_resources())} are free now, the rest is in use"
     raise TimeoutError(
-        f"waited {timeout:g} s (placement_group_timeout_s) for {plan.asked}, and Ray had no room for them: {trouble}"
+        f"waited {timeout:g} s (placement_group_timeout_s) for {plan.needs}, and Ray had no room for them: {trouble}"
     )
 
 

@@ -81,7 +81,7 @@ class HorovodBackend(Backend):
         if trouble := assignment.misfit(workers):
             raise RuntimeError(trouble)
         made, shared = cluster.open_servers(
-            settings.nics, {}, lambda rank, still: _gone(worker_group, rank) if still else None
+            settings.nics, {}, lambda rank, still: _raise_lost(worker_group, rank) if still else None
         )
         self._servers = made
         slots = assignment.slots(assignment.hosts(workers))
@@ -100,7 +100,7 @@ class HorovodBackend(Backend):
             made.close()
 
 
-def _gone(worker_group: Any, rank: int) -> None:
+def _raise_lost(worker_group: Any, rank: int) -> None:
     """Kill a suspended worker. Otherwise, Ray Train would notice it only after ten minutes."""
     with contextlib.suppress(Exception):  # Ignore errors, because the worker or its group may already have exited.
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)

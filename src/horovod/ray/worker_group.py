@@ -108,7 +108,7 @@ class WorkerGroup:
 
     def _assign(
         self,
-        made: Sequence[Any],
+        actors: Sequence[Any],
         workers: Sequence[ExternalWorker],
         gpus: Sequence[list[str]],
         variables: Mapping[str, str],
@@ -118,7 +118,7 @@ class WorkerGroup:
         names = placing.hosts(workers)
         placed = place(dict(enumerate(names)))
         order = [number for number, _ in placed]
-        self.workers, self.hosts = [made[number] for number in order], [names[number] for number in order]
+        self.workers, self.hosts = [actors[number] for number in order], [names[number] for number in order]
         self._servers, shared = cluster.open_servers(
             self._settings.nics, variables, lambda rank, still: self._box.put(LostWorker(rank, still))
         )
@@ -129,12 +129,12 @@ class WorkerGroup:
         # Wait longer than the workers do, because their own timeout errors are more specific.
         self._ask(refs, self._joined, "did not join the job", _LATE)
 
-    def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
+    def _ask(self, refs: Sequence[Any], replies: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
         """Wait for the answers of all workers.
 
         Args:
             refs: Ray references to the answers, ordered by worker number.
-            answers: Dict to which answers are added as they arrive, keyed by worker number.
+            replies: Dict to which answers are added as they arrive, keyed by worker number.
             trouble: What a worker that does not answer failed to do, for error messages.
             longer: Seconds by which to extend the timeout.
 
@@ -149,28 +149,28 @@ class WorkerGroup:
         turn, deadline = uuid.uuid4().hex, time.monotonic() + seconds
         for number, ref in enumerate(refs):
             watch(ref, turn, number, self._box)
-        while len(answers) < len(refs):
+        while len(replies) < len(refs):
             failed: list[CallResult] = []
             # Also process events of other calls, because they can report lost workers.
             for event in self._box.take(deadline)[0]:
                 self._mark_lost(event)
                 if isinstance(event, CallResult) and event.turn == turn:
                     if event.error is None:
-                        answers[event.number] = event.value
+                        replies[event.number] = event.value
                     else:
                         failed.append(event)
             if failed:
                 # If `shutdown` caused the failure, raise an error about the shutdown instead.
                 self._check_not_shut_down()
                 one = failed[0]
-                raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
+                raise RuntimeError(f"worker {one.number} {trouble}: {one.describe()}{_advice(one)}")
             if time.monotonic() >= deadline:
-                late = ", ".join(str(n) for n in range(len(refs)) if n not in answers)
+                late = ", ".join(str(n) for n in range(len(refs)) if n not in replies)
                 raise TimeoutError(
-                    f"{len(refs) - len(answers)} of {len(refs)} workers ({late}) {trouble} within {seconds:g} s "
+                    f"{len(refs) - len(replies)} of {len(refs)} workers ({late}) {trouble} within {seconds:g} s "
                     "(timeout_s of create_settings)"
                 )
-        return [answers[number] for number in range(len(refs))]
+        return [replies[number] for number in range(len(refs))]
 
     # Calls
 
@@ -271,43 +271,43 @@ class WorkerGroup:
     def _gather(self, refs: Mapping[int, Any], ear: CallbackListener | None = None) -> list[Any]:
         """Wait for calls, given as Ray references by rank, and return their results by rank."""
         turn = uuid.uuid4().hex
-        done: dict[int, CallResult] = {}
-        gone: set[int] = set()
+        results: dict[int, CallResult] = {}
+        lost: set[int] = set()
         for rank, ref in refs.items():
             watch(ref, turn, rank, self._box)
         until: float | None = None
-        while len(done.keys() | gone) < len(refs) and (until is None or time.monotonic() < until):
+        while len(results.keys() | lost) < len(refs) and (until is None or time.monotonic() < until):
             for event in self._box.take(until)[0]:
                 if isinstance(event, LogMessage):
                     if ear is not None:
-                        ear.tell(event)
+                        ear.notify(event)
                     self._require_workers()  # A callback may have shut down the workers.
                     continue
                 self._mark_lost(event)
                 if isinstance(event, LostWorker) and event.number in refs:
-                    gone.add(event.number)
+                    lost.add(event.number)
                 elif isinstance(event, CallResult) and event.turn == turn:
-                    done[event.number] = event
+                    results[event.number] = event
                     if event.died:
-                        gone.add(event.number)
-            failed = gone or any(one.error is not None for one in done.values())
+                        lost.add(event.number)
+            failed = lost or any(one.error is not None for one in results.values())
             if failed and until is None:
                 until = time.monotonic() + _GRACE
-            if gone - done.keys() and len(done.keys() | gone) == len(refs):
-                self._collect_rest(done, gone, turn)
+            if lost - results.keys() and len(results.keys() | lost) == len(refs):
+                self._collect_rest(results, lost, turn)
         if ear is not None:
             ear.finish(self._mark_lost)
-        if error := self._first_error(done, gone):
+        if error := self._first_error(results, lost):
             raise error
-        return [done[rank].value for rank in sorted(refs)]
+        return [results[rank].value for rank in sorted(refs)]
 
-    def _collect_rest(self, done: dict[int, CallResult], gone: set[int], turn: str) -> None:
+    def _collect_rest(self, results: dict[int, CallResult], lost: set[int], turn: str) -> None:
         """Wait up to a few seconds for Ray to report why the lost workers died."""
         until = time.monotonic() + _DEATH
-        while gone - done.keys() and time.monotonic() < until:
+        while lost - results.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
                 if isinstance(event, CallResult) and event.turn == turn:
-                    done[event.number] = event
+                    results[event.number] = event
                 self._mark_lost(event)
 
     def _mark_lost(self, event: Event) -> None:
@@ -318,18 +318,18 @@ class WorkerGroup:
                 # Kill the suspended worker. Otherwise, the other ranks would wait for it.
                 self._kill(self.workers[event.number])
         elif isinstance(event, CallResult) and event.died and event.number not in self._still:
-            self._dead[event.number] = event.words()
+            self._dead[event.number] = event.describe()
 
-    def _first_error(self, done: Mapping[int, CallResult], gone: set[int]) -> BaseException | None:
+    def _first_error(self, results: Mapping[int, CallResult], lost: set[int]) -> BaseException | None:
         """Return the error of the worker that failed first, or None.
 
         The order of precedence is: lost workers, workers that raised their own exception, all others.
         """
-        failed = [one for _, one in sorted(done.items()) if one.error is not None]
-        for rank in sorted(gone):
+        failed = [one for _, one in sorted(results.items()) if one.error is not None]
+        for rank in sorted(lost):
             if rank in self._still:
                 return worker_error(f"{self._describe_rank(rank)}: {self._still[rank]}", rank, self.hosts[rank])
-            how = done.get(rank) or CallResult("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
+            how = results.get(rank) or CallResult("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
             return how.raised(self._describe_rank(rank), self.hosts[rank], rank)
         for one in [*(one for one in failed if not one.victim), *failed]:
             return one.raised(self._describe_rank(one.number), self.hosts[one.number], one.number)
@@ -356,9 +356,9 @@ class WorkerGroup:
             if mine:
                 self._turn.release()
 
-    def _close(self, mine: bool) -> None:
+    def _close(self, own: bool) -> None:
         if self._servers is not None:
-            if mine:
+            if own:
                 self._await_end()
             self._servers.close()
         if ray.is_initialized():

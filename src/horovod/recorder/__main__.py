@@ -18,7 +18,7 @@ import msgspec
 # each rank. Usually, the ranks' requests diverge after the last operation that all ranks have executed. In other cases,
 # some ranks have stopped earlier. If ranks have executed different operations at the same position, Horovod has a bug.
 
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -47,7 +47,7 @@ class Dump:
 class _Head(msgspec.Struct):
     horovod: Literal["recorder"]
     rank: _Natural
-    size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     label: str
     why: str
     unix_ns: int

@@ -79,7 +79,7 @@ def _number(conf: Mapping[str, str], key: str) -> int | None:
 
 _LINES = 12  # Maximum number of lines of Spark's message to show in an error message.
 
-_KNOWN = (
+_EXPLANATIONS = (
     (
         r"No module named '(horovod(?:\.(?:spark|runner|common)[\w.]*)?|cloudpickle|msgspec|zmq)'",
         "an executor has no horovod, or another version ({0}): install the version of the driver, and what it needs, "
@@ -105,9 +105,9 @@ _KNOWN = (
 )
 
 
-def known_failure(text: str) -> str:
+def explain_failure(text: str) -> str:
     """Explain a Spark job failure that a retry cannot fix. For all other failures, return an empty string."""
-    for pattern, explanation in _KNOWN:
+    for pattern, explanation in _EXPLANATIONS:
         if found := re.search(pattern, text):
             return explanation.format(found[1])
     return ""
@@ -118,7 +118,7 @@ def explain(text: str) -> str:
 
     If the failure is unknown, return the essential lines of Spark's message.
     """
-    if explanation := known_failure(text):
+    if explanation := explain_failure(text):
         return explanation
     lost = re.findall(r"ExecutorLostFailure[^\n]*", text)
     if lost:

@@ -46,10 +46,10 @@ class DriverLog:
     def __init__(self, target: Any, *, everything: bool) -> None:
         self._target = target
         self._everything = everything
-        self._left = ""  # Incomplete last line of the output.
+        self._partial = ""  # Incomplete last line of the output.
 
     def write(self, text: str) -> int:
-        *lines, self._left = (self._left + text).split("\n")
+        *lines, self._partial = (self._partial + text).split("\n")
         for line in lines:
             self._line(line)
         return len(text)
@@ -59,9 +59,9 @@ class DriverLog:
 
     def close(self) -> None:
         """Forward an incomplete last line, and flush the target without closing it."""
-        if self._left:
-            self._line(self._left)
-            self._left = ""
+        if self._partial:
+            self._line(self._partial)
+            self._partial = ""
         self._target.flush()
 
     def _line(self, line: str) -> None:

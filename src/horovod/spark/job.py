@@ -23,7 +23,7 @@ from horovod.runner.base.arguments import ARGUMENTS, integer, interfaces, rename
 from horovod.runner.cluster import Call, Gathering, JobOptions, run_fixed
 from horovod.runner.function.outcome import WorkerError, worker_error
 from horovod.runner.plan.settings import ElasticSettings
-from horovod.spark.application import Application, Jobs, error_text, failure_message, known_failure
+from horovod.spark.application import Application, Jobs, error_text, explain_failure, failure_message
 from horovod.spark.task import attend, attend_barrier
 
 # -- arguments -------------------------------------------------------------------------------------------------------
@@ -311,11 +311,11 @@ def run_elastic(
     application = Application()
     size = count("num_proc", num_proc, application.context.defaultParallelism)
     least = count("min_num_proc", min_np if min_num_proc is None else min_num_proc, size)
-    most = count("max_num_proc", max_np if max_num_proc is None else max_num_proc, size)
-    if not least <= size <= most:
+    maximum = count("max_num_proc", max_np if max_num_proc is None else max_num_proc, size)
+    if not least <= size <= maximum:
         raise ValueError(
             "num_proc must be between min_num_proc and max_num_proc, got "
-            f"min_num_proc={least}, num_proc={size}, max_num_proc={most}"
+            f"min_num_proc={least}, num_proc={size}, max_num_proc={maximum}"
         )
     resets = None if reset_limit is None else integer("reset_limit", reset_limit, 0)
     variables = rank_environment(env)
@@ -332,13 +332,13 @@ def run_elastic(
     )
     application.check(size, "num_proc")
     call = Call(fn, args, kwargs)
-    description = f"horovod.spark.run_elastic: {least} to {most} ranks"
+    description = f"horovod.spark.run_elastic: {least} to {maximum} ranks"
     with Gathering("Spark task", options.nics, ports()) as gathering, Jobs(application, description) as jobs:
         tasks = _Tasks(gathering, jobs.over)
-        for _ in range(most):
+        for _ in range(maximum):
             jobs.start(tasks.keep)
         options = replace(options, advice=lambda: application.advice(size) + tasks.last_failure, names=_NAMES)
-        settings = ElasticSettings(size, least, most, resets)
+        settings = ElasticSettings(size, least, maximum, resets)
         return cluster.run_elastic(gathering, call, settings, options)
 
 
@@ -366,7 +366,7 @@ class _Tasks:
                 self.last_failure = f". The last task that failed: {failure_message(error)}"
                 # If a retry cannot fix the failure, abort a job that has not started yet. A running job only shows a
                 # warning.
-                if lasting := known_failure(error_text(error)):
+                if lasting := explain_failure(error_text(error)):
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

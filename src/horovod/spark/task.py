@@ -23,7 +23,7 @@ SECRETS = (
 _PYTHONPATH, _WORK_DIR = "HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_WORK_DIR"
 
 
-def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iterable[Any]) -> Iterator[Any]:
+def attend_barrier(ticket: Ticket, environment: Mapping[str, str], index: int, _: Iterable[Any]) -> Iterator[Any]:
     """Become the agent with number `index` of a fixed-size job.
 
     Spark aborts a barrier stage if one of its tasks is lost. With dynamic allocation, the stage has no barrier, so
@@ -41,11 +41,11 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
             f"attempt {context.attemptNumber()} of Spark task {index}: its first attempt was lost, and jobs of a fixed "
             "size do not replace lost tasks"
         )
-    become_agent(ticket, index, label=f"Spark task {index}", **_home(context, given))
+    become_agent(ticket, index, label=f"Spark task {index}", **_home(context, environment))
     return iter(())
 
 
-def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]) -> Iterator[Any]:
+def attend(ticket: Ticket, environment: Mapping[str, str], task: int, _: Iterable[Any]) -> Iterator[Any]:
     """Become an agent of an elastic job. `task` is the number of the Spark task.
 
     If Spark retries the task, the agent gets a new number.
@@ -61,7 +61,7 @@ def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]
     if attempt >= ATTEMPTS:
         raise ArrivalError(f"attempt {attempt} of Spark task {task}: a task has at most {ATTEMPTS} attempts")
     label = f"Spark task {task}" + (f".{attempt}" if attempt else "")
-    become_agent(ticket, task * ATTEMPTS + attempt, label=label, **_home(context, given))
+    become_agent(ticket, task * ATTEMPTS + attempt, label=label, **_home(context, environment))
     return iter(())
 
 
@@ -80,20 +80,20 @@ def _context() -> Any:
     return TaskContext.get()
 
 
-def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
+def _home(context: Any, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the environment and working directory of the ranks.
 
-    Variables set in the executor override those in `given`.
+    Variables set in the executor override those in `environment`.
     """
-    environ = own_environment(os.environ, sys.path, (sys.prefix, sys.base_prefix), given)
+    environ = own_environment(os.environ, sys.path, (sys.prefix, sys.base_prefix), environment)
     gpus = context.resources().get("gpu")
     if gpus is not None:
         environ[DEVICES] = ",".join(gpus.addresses)
-    return {"environ": environ, "directory": os.environ.get(_WORK_DIR) or given.get(_WORK_DIR) or None}
+    return {"environ": environ, "directory": os.environ.get(_WORK_DIR) or environment.get(_WORK_DIR) or None}
 
 
 def own_environment(
-    environ: Mapping[str, str], path: Iterable[str], installed: tuple[str, ...], given: Mapping[str, str]
+    environ: Mapping[str, str], path: Iterable[str], installed: tuple[str, ...], environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the executor's environment without Spark's secrets, and with this process's `sys.path` as PYTHONPATH.
 
@@ -103,10 +103,10 @@ def own_environment(
         environ: Environment of this process.
         path: Module search path (`sys.path`) of this process.
         installed: Prefixes of the Python installation. Directories below them are not added to the search path.
-        given: HOROVOD_SPARK_* variables of the driver.
+        environment: HOROVOD_SPARK_* variables of the driver.
     """
     made = {name: value for name, value in environ.items() if name not in SECRETS}
-    asked = environ.get(_PYTHONPATH) or given.get(_PYTHONPATH) or ""
+    asked = environ.get(_PYTHONPATH) or environment.get(_PYTHONPATH) or ""
     added = [os.path.abspath(entry) for entry in path if entry not in ("", ".") and not entry.startswith(installed)]
     before = environ.get("PYTHONPATH", "").split(os.pathsep)
     found = dict.fromkeys([*asked.split(os.pathsep), *added, *before])

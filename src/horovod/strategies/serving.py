@@ -309,11 +309,11 @@ class Serving:
         self._order(_DONE)
         return self._drained(None)
 
-    def _drained(self, mine: Any) -> list[Any]:
+    def _drained(self, own: Any) -> list[Any]:
         """Exchange the final state of the training. All ranks call this after the last update."""
         hvd, found = self.vector.hvd, []
         for server, (start, _) in zip(self._roles.servers, self._ranges, strict=True):
-            snapshot = hvd.broadcast_object(mine, server, f"ParameterServer.final.{server}")
+            snapshot = hvd.broadcast_object(own, server, f"ParameterServer.final.{server}")
             found.append(snapshot)
             self.vector.write(snapshot["values"], start)
             self.histogram.update(snapshot["histogram"])
@@ -359,7 +359,7 @@ class _Loop:
         self._serving, self._server, self._me = serving, server, me
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        self._left = 0
+        self._ended = 0
 
     def run(self, workers: Sequence[int]) -> None:
         """Serve the given workers until they are done, or raise the first failure."""
@@ -367,7 +367,7 @@ class _Loop:
             name = f"horovod-server-{worker}"
             threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True).start()
         with self._changed:
-            while self._failure is None and self._left < len(workers):
+            while self._failure is None and self._ended < len(workers):
                 self._changed.wait(1.0)  # A worker's thread notifies this condition when it ends, even after a failure.
         if self._failure is not None:
             raise self._failure
@@ -383,16 +383,16 @@ class _Loop:
 
     def _serve(self, worker: int) -> None:
         try:
-            while self._answer(worker):
+            while self._reply(worker):
                 pass
         except BaseException as error:
             with self._changed:
                 self._failure = self._failure or error
         with self._changed:
-            self._left += 1
+            self._ended += 1
             self._changed.notify_all()
 
-    def _answer(self, worker: int) -> bool:
+    def _reply(self, worker: int) -> bool:
         """Receive a message from a worker and answer it. Return False if the worker is done."""
         serving, server, me = self._serving, self._server, self._me
         vector, pair, size = serving.vector, serving._pairs[me, worker], len(server.store.values)

@@ -152,17 +152,17 @@ def as_splits(splits: Any) -> tf.Tensor:
     """
     try:
         dtype = getattr(splits, "dtype", tf.int32)
-        made = tf.convert_to_tensor(splits, tf.as_dtype(dtype))
+        tensor = tf.convert_to_tensor(splits, tf.as_dtype(dtype))
     except (TypeError, ValueError) as error:
         refuse(f"alltoall: splits must be a list or 1-D tensor of int32, got {splits!r} ({error})")
-    if made.dtype != tf.int32:
-        refuse(f"alltoall: splits must have dtype int32, got {made.dtype.name}")
-    if made.shape.rank not in (1, None):
-        refuse(f"alltoall: splits must have 1 dimension, got {made.shape.rank}")
+    if tensor.dtype != tf.int32:
+        refuse(f"alltoall: splits must have dtype int32, got {tensor.dtype.name}")
+    if tensor.shape.rank not in (1, None):
+        refuse(f"alltoall: splits must have 1 dimension, got {tensor.shape.rank}")
     # Reject empty splits, because the op would treat them as a request to split the tensor evenly.
-    if made.shape.num_elements() == 0:
+    if tensor.shape.num_elements() == 0:
         refuse("alltoall: splits must have one entry for each rank of the set, or be None for equal parts, got none")
-    return made
+    return tensor
 
 
 def check_scatter(operation: str, tensor: tf.Tensor, op: int, prescale: float, postscale: float) -> None:

@@ -297,7 +297,7 @@ def join() -> tf.Tensor:
     Returns:
         tf.Tensor: The rank that joined last, an int32 scalar.
     """
-    return _asked(ops.horovod_join())
+    return _result(ops.horovod_join())
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
@@ -312,7 +312,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     Returns:
         tf.Tensor: Number of ranks, an int32 scalar.
     """
-    return _asked(ops.horovod_size(process_set_id=process_set_id, name=name))
+    return _result(ops.horovod_size(process_set_id=process_set_id, name=name))
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
@@ -325,25 +325,25 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     Returns:
         tf.Tensor: An int32 scalar: 1 if this rank is in the set, 0 if not, negative for an unknown set.
     """
-    return _asked(ops.horovod_process_set_included(process_set_id=process_set_id, name=name))
+    return _result(ops.horovod_process_set_included(process_set_id=process_set_id, name=name))
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
     """Return an op that reads this process's rank at run time, as an int32 scalar."""
-    return _asked(ops.horovod_rank(name=name))
+    return _result(ops.horovod_rank(name=name))
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """Return an op that reads this process's local rank at run time, as an int32 scalar."""
-    return _asked(ops.horovod_local_rank(name=name))
+    return _result(ops.horovod_local_rank(name=name))
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """Return an op that reads the number of ranks on this host at run time, as an int32 scalar."""
-    return _asked(ops.horovod_local_size(name=name))
+    return _result(ops.horovod_local_size(name=name))
 
 
-def _asked(output: tf.Tensor) -> tf.Tensor:
+def _result(output: tf.Tensor) -> tf.Tensor:
     if _executing_eagerly():
         return output
     check_not_compiled(output.op.type)

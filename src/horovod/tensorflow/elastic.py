@@ -78,11 +78,11 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, frontend: Frontend)
     mine = frontend.require_job().rank == root
     found = []
     for number, array in enumerate(arrays):
-        made = np.ascontiguousarray(array).reshape(array.shape) if mine else np.empty(array.shape, array.dtype)
-        found.append(made)
-        if not made.nbytes:
+        result = np.ascontiguousarray(array).reshape(array.shape) if mine else np.empty(array.shape, array.dtype)
+        found.append(result)
+        if not result.nbytes:
             continue
-        at, shape, called = made.ctypes.data, (made.nbytes,), f"{name}.{number}"
+        at, shape, called = result.ctypes.data, (result.nbytes,), f"{name}.{number}"
         try:
             frontend.run(
                 _core.KIND_BROADCAST, called, at, at, shape, dtypes.UINT8, ops.Sum, root, 1.0, 1.0, 0, None, "", 0
@@ -91,7 +91,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, frontend: Frontend)
             raise
         except BaseException:
             # Keep the memory alive: Ctrl-C has interrupted the wait, but the operation is still in flight.
-            _parked.append(made)
+            _parked.append(result)
             raise
     return found
 
@@ -184,8 +184,8 @@ class TensorFlowState(ObjectState):
             # Create the ops that read and assign the variables up front, because the program may finalize the graph
             # before they are needed.
             with session.graph.as_default():
-                self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
-                self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
+                self._inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
+                self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._inputs, strict=True)]
         self._values: list[Any] = []
         super().__init__(**kwargs)
         self._save_variables()
@@ -196,7 +196,7 @@ class TensorFlowState(ObjectState):
 
     def restore(self) -> None:
         if self.session is not None:
-            self.session.run(self._assign, dict(zip(self._given, self._values, strict=True)))
+            self.session.run(self._assign, dict(zip(self._inputs, self._values, strict=True)))
         else:
             for variable, value in zip(self.variables, self._values, strict=True):
                 variable.assign(value)
@@ -235,7 +235,7 @@ class TensorFlowState(ObjectState):
         # own.
         else:
             values = self._travelled(self.session.run(self.variables), root)
-            self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
+            self.session.run(self._assign, dict(zip(self._inputs, values, strict=True)))
         self._sync_attributes(root)
         self._save_variables()
 

@@ -40,8 +40,8 @@ class PassCounter:
         if self.variable is None:
             self.variable = hidden_variable([], tf.int32, self._name + "/counter")
         if in_session():
-            self._known = tf.compat.v1.is_variable_initialized(self.variable)
-            self._before = tf.cond(self._known, self.variable.read_value, lambda: tf.zeros([], tf.int32))
+            self._initialized = tf.compat.v1.is_variable_initialized(self.variable)
+            self._before = tf.cond(self._initialized, self.variable.read_value, lambda: tf.zeros([], tf.int32))
         else:
             self._before = self.variable.read_value()
         self.first = tf.equal(self._before, 0)
@@ -69,7 +69,7 @@ class PassCounter:
         if self._is_eager():
             return not in_session() and int(self.variable) != 0
         session = self._session()
-        return session is not None and bool(session.run(self._known)) and int(session.run(self.variable)) != 0
+        return session is not None and bool(session.run(self._initialized)) and int(session.run(self.variable)) != 0
 
     def drop(self) -> None:
         """Reset the counter to zero. The next backward pass overwrites the accumulators."""
@@ -372,7 +372,7 @@ class WeightDeltas:
         return done([v.assign(start + delta) for v, start, delta in zip(variables, begun, reduced, strict=True)])
 
 
-def _after(kept: Any, gradient: Any) -> Any:
+def _after(dependencies: Any, gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(after_all([kept], gradient.values), gradient.indices, gradient.dense_shape)
-    return None if gradient is None else after_all([kept], gradient)
+        return tf.IndexedSlices(after_all([dependencies], gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else after_all([dependencies], gradient)

@@ -162,10 +162,10 @@ def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
     def gather(*parts: Any) -> Any:
         wholes = calls.grouped_allgather(list(parts), **naming) if grouped else [calls.allgather(*parts, **naming)]
 
-        def scatter(*given: Any) -> Any:
+        def scatter(*grads: Any) -> Any:
             if grouped:
-                return calls._grouped_reducescatter(list(given), op=Sum, **again)
-            return [calls._reducescatter(*given, op=Sum, **again)]
+                return calls._grouped_reducescatter(list(grads), op=Sum, **again)
+            return [calls._reducescatter(*grads, op=Sum, **again)]
 
         return wholes, scatter
 

@@ -54,7 +54,7 @@ def elastic() -> bool:
 
 # -- the error for a lost rank ---------------------------------------------------------------------------------------
 
-_OURS = "Horovod"  # Part of all Horovod op names. TensorFlow's error message for a failed op contains the op's name.
+_PREFIX = "Horovod"  # Part of all Horovod op names. TensorFlow's error message for a failed op contains the op's name.
 
 
 def convert_errors(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def convert_errors(func: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return func(*args, **kwargs)
         except tf.errors.UnknownError as error:
-            if _OURS not in str(error):
+            if _PREFIX not in str(error):
                 raise
             raise HorovodInternalError(str(error)) from error
 

@@ -98,13 +98,13 @@ def _write(events: Sequence[Event], output: str) -> None:
         raise
 
 
-def _print_summary(traces: Sequence[Trace], as_json: bool, most: int) -> None:
+def _print_summary(traces: Sequence[Trace], as_json: bool, limit: int) -> None:
     summary = summarize(traces)
     if as_json:
         json.dump(summary.as_json(), sys.stdout, ensure_ascii=False, indent=1)
         print()
     else:
-        sys.stdout.write(render(summary, most))
+        sys.stdout.write(render(summary, limit))
     sys.stdout.flush()
 
 
@@ -165,9 +165,9 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that was printed, with its token")
         # Paths that the viewer page requests when it starts, and when it shows source code.
         elif url.path in ("/vizviewer_info", "/file_info"):
-            self._answer(b"{}")
+            self._reply(b"{}")
         elif url.path == "/localtrace":
-            self._answer(self._trace)
+            self._reply(self._trace)
         else:
             super().do_GET()
 
@@ -178,7 +178,7 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
         host = self.headers.get("Host", "").rpartition(":")[0]
         return host in ("127.0.0.1", "localhost")
 
-    def _answer(self, body: bytes) -> None:
+    def _reply(self, body: bytes) -> None:
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -28,7 +28,7 @@ class Operation:
 
     Equal to ``announced`` with a schedule, which needs no agreement.
     """
-    begun: float
+    start: float
     """Time at which the execution began on this rank."""
     ended: float = 0.0
     scheduled: bool = False
@@ -93,7 +93,7 @@ def operations(trace: Trace, convert: Callable[[float], float]) -> list[Operatio
     """Return all completed operations, in the order in which they ended."""
     names = names_of(trace)
     states: dict[int, _State] = defaultdict(_State)
-    done: list[Operation] = []
+    finished: list[Operation] = []
     for event in trace.events:
         pid = event.get("pid")
         if pid not in names:
@@ -101,8 +101,8 @@ def operations(trace: Trace, convert: Callable[[float], float]) -> list[Operatio
         ended = _follow(states[pid], event, convert, trace.rank, *names[pid])
         if ended is not None:
             ended.pid = pid
-            done.append(ended)
-    return done
+            finished.append(ended)
+    return finished
 
 
 def _follow(
@@ -140,7 +140,7 @@ def _follow(
 
 def _account(operation: Operation, label: str, since: float, until: float) -> None:
     if label == "QUEUE":
-        operation.begun = until
+        operation.start = until
     elif label in COPIES:
         operation.packed += until - since
     else:
@@ -194,19 +194,19 @@ def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
             pid = event.get("pid")
             if event.get("ph") == "M" or (pid != 0 and pid not in names):
                 continue
-            made = {**event, "ts": round(convert(event["ts"]), 3)}
+            shifted = {**event, "ts": round(convert(event["ts"]), 3)}
             if pid == 0:
-                made["tid"] = trace.rank * _OWN_ROWS + int(event.get("tid", 0))
+                shifted["tid"] = trace.rank * _OWN_ROWS + int(event.get("tid", 0))
             else:
                 tensor = names[pid]
                 if tensor not in pids:
                     pids[tensor] = len(pids) + 1
                     merged += _tensor(pids[tensor], *tensor)
-                made["pid"], made["tid"] = pids[tensor], trace.rank
-                if (made["pid"], trace.rank) not in rows:
-                    rows.add((made["pid"], trace.rank))
-                    merged.append(_row(made["pid"], trace.rank, f"rank {trace.rank}"))
-            merged.append(made)
+                shifted["pid"], shifted["tid"] = pids[tensor], trace.rank
+                if (shifted["pid"], trace.rank) not in rows:
+                    rows.add((shifted["pid"], trace.rank))
+                    merged.append(_row(shifted["pid"], trace.rank, f"rank {trace.rank}"))
+            merged.append(shifted)
     if flows:
         merged += _flows(by_number(list(by_rank.values())), pids)
     return merged
@@ -241,9 +241,9 @@ def _about(trace: Trace) -> list[Event]:
     ]
 
 
-def _flows(together: Sequence[dict[int, Operation]], pids: dict[tuple[str, int], int]) -> Iterator[Event]:
+def _flows(groups: Sequence[dict[int, Operation]], pids: dict[tuple[str, int], int]) -> Iterator[Event]:
     number = 0
-    for ranks in together:
+    for ranks in groups:
         if len(ranks) < 2:
             continue
         last = max(ranks.values(), key=lambda operation: operation.announced)
@@ -253,5 +253,5 @@ def _flows(together: Sequence[dict[int, Operation]], pids: dict[tuple[str, int],
                 number += 1
                 arrow: Event = {"cat": "horovod", "name": "ready", "id": number, "pid": pid}
                 yield {**arrow, "ph": "s", "tid": source.rank, "ts": round(source.announced, 3)}
-                at = max(operation.begun, source.announced)
+                at = max(operation.start, source.announced)
                 yield {**arrow, "ph": "f", "bp": "e", "tid": operation.rank, "ts": round(at, 3)}

@@ -13,18 +13,18 @@ import msgspec
 # The user names rank 0's file. Other ranks insert ".rankN" before its suffix.
 
 
-def with_word(path: str, word: str) -> str:
+def insert_label(path: str, label: str) -> str:
     """Insert a word before the path's suffix, as in ``t.all.json`` for ``t.json`` and "all"."""
     root, suffix = os.path.splitext(path)
-    return f"{root}.{word}{suffix}"
+    return f"{root}.{label}{suffix}"
 
 
 def of_rank(path: str, rank: int) -> str:
     """Return the path of a rank's file, given rank 0's path."""
-    return path if rank == 0 else with_word(path, f"rank{rank}")
+    return path if rank == 0 else insert_label(path, f"rank{rank}")
 
 
-def others(path: str) -> list[str]:
+def peer_files(path: str) -> list[str]:
     """Return, in rank order, the other ranks' files that exist in the folder of rank 0's file."""
     root, suffix = os.path.splitext(path)
     numbered = []
@@ -41,7 +41,7 @@ def printable(text: str) -> str:
 
 
 Event = dict[str, Any]
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 
@@ -113,8 +113,8 @@ def find(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if not os.path.exists(path):
             raise FileNotFoundError(f"{path}: no such file")
-        for each in [path, *others(path)]:
-            before = with_word(each, "before")
+        for each in [path, *peer_files(path)]:
+            before = insert_label(each, "before")
             for name in (before, each):
                 if os.path.exists(name):
                     found[name] = None
@@ -131,7 +131,7 @@ def read(path: str) -> Trace:
     if about is None or None in (about.rank, about.size, about.host, about.start_ns):
         raise ValueError(f"{path}: not a rank's timeline: it has no rank")
     rank, size, start = about.rank or 0, about.size or 0, about.start_ns or 0
-    if not 0 <= rank < size <= MOST_RANKS:
+    if not 0 <= rank < size <= MAX_RANKS:
         raise ValueError(f"{path}: not a rank's timeline: it says that it is of rank {rank} of {size}")
     clock = [
         Reading(event.ts, event.args.offset_ns, event.args.error_ns)

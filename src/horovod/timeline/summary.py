@@ -27,25 +27,25 @@ class Times:
     packed: float = 0.0
     carried: float = 0.0
 
-    def add(self, mine: Operation, last: Operation, apart: bool) -> None:
+    def add(self, own: Operation, last: Operation, separate: bool) -> None:
         """Add an operation of this rank.
 
         Args:
-            mine: The operation on this rank.
+            own: The operation on this rank.
             last: The same operation on the rank that was ready last.
-            apart: True if the times at which ranks became ready differ by more than the clock error.
+            separate: True if the times at which ranks became ready differ by more than the clock error.
         """
         self.operations += 1
-        if apart and mine is not last:
-            waited = max(0.0, last.announced - mine.announced)
+        if separate and own is not last:
+            waited = max(0.0, last.announced - own.announced)
             self.waited += waited
             self.waited_for[last.rank] += int(waited)
-        self.last += apart and mine is last
-        if not mine.scheduled:
-            self.negotiated += max(0.0, mine.agreed - max(last.announced, mine.announced))
-        self.queued += max(0.0, mine.begun - max(mine.agreed, last.announced if mine.scheduled else 0.0))
-        self.packed += mine.packed
-        self.carried += mine.carried
+        self.last += separate and own is last
+        if not own.scheduled:
+            self.negotiated += max(0.0, own.agreed - max(last.announced, own.announced))
+        self.queued += max(0.0, own.start - max(own.agreed, last.announced if own.scheduled else 0.0))
+        self.packed += own.packed
+        self.carried += own.carried
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -118,7 +118,7 @@ def summarize(traces: Sequence[Trace]) -> Summary:
     )
     size = max(trace.size for trace in traces)
     missing = sorted(set(range(size)) - set(by_rank))
-    by_waiting = sorted(tensors.items(), key=lambda item: _most(item[1].values()), reverse=True)
+    by_waiting = sorted(tensors.items(), key=lambda item: _maximum(item[1].values()), reverse=True)
     return Summary(ranks, dict(by_waiting), error, missing, lost, [t.path for t in traces if t.cut])
 
 
@@ -128,7 +128,7 @@ def _error(traces: Sequence[Trace]) -> float | None:
     return max(min(reading.error for reading in trace.clock) for trace in traces) / 1000
 
 
-def _most(times: Iterable[Times]) -> tuple[float, float]:
+def _maximum(times: Iterable[Times]) -> tuple[float, float]:
     """Return a tensor's sort key: first the time that ranks waited for each other, then all other time."""
     known = list(times)
     return sum(t.waited for t in known), sum(t.negotiated + t.queued + t.packed + t.carried for t in known)
@@ -141,18 +141,18 @@ TENSORS = 10
 """Default number of tensors in a summary."""
 
 
-def render(summary: Summary, most: int = TENSORS) -> str:
-    """Format two tables: one of ranks, and one of the ``most`` tensors with the longest waits, longest first.
+def render(summary: Summary, limit: int = TENSORS) -> str:
+    """Format two tables: one of ranks, and one of the ``limit`` tensors with the longest waits, longest first.
 
     Times are means per operation, in ms.
     """
     lines = ["Mean ms of an operation; waited: until the last rank was ready; for: whom, most of the time.", ""]
     lines += _table(("rank",), [((str(rank),), times) for rank, times in sorted(summary.ranks.items())])
     rows = []
-    for (name, process_set), ranks in list(summary.tensors.items())[:most]:
+    for (name, process_set), ranks in list(summary.tensors.items())[:limit]:
         shown = printable(name) + (f" (set {process_set})" if process_set else "")
         rows += [((shown, str(rank)), times) for rank, times in sorted(ranks.items())]
-    left = len(summary.tensors) - most
+    left = len(summary.tensors) - limit
     lines += ["", *_table(("tensor", "rank"), rows)]
     if left > 0:
         lines.append(f"... and {left} more; --tensors N shows more, --json all")

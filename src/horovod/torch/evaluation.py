@@ -27,12 +27,12 @@ class EvalSampler(torch.utils.data.Sampler[int]):
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._mine())
+        return iter(self._own())
 
     def __len__(self) -> int:
-        return len(self._mine())
+        return len(self._own())
 
-    def _mine(self) -> range:
+    def _own(self) -> range:
         return range(rank(), len(self.dataset), size())
 
 

@@ -91,21 +91,21 @@ def broadcast_optimizer_state(
     is_root = frontend.require_job().rank == root_rank
     tensors: list[torch.Tensor] = []
     mine: _Description | str | None = _describe_or_reason(optimizer, parameters, tensors) if is_root else None
-    theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set, frontend=frontend)
-    if isinstance(theirs, str):
-        raise ValueError(f"broadcast_optimizer_state: rank {root_rank}: {theirs}")
+    root_state = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set, frontend=frontend)
+    if isinstance(root_state, str):
+        raise ValueError(f"broadcast_optimizer_state: rank {root_rank}: {root_state}")
     places = [_Place(tensor, True) for tensor in tensors]
-    complaint = _difference(optimizer, theirs)
+    complaint = _difference(optimizer, root_state)
     if not is_root and not complaint:
         try:
-            places = _matching(optimizer, parameters, theirs)
+            places = _matching(optimizer, parameters, root_state)
         except (RuntimeError, ValueError) as error:
             # Reasons include a tensor whose device this rank lacks, and too little free memory on the device.
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
     if not is_root:
-        _install(optimizer, parameters, theirs, places)
+        _install(optimizer, parameters, root_state, places)
     strategy = getattr(optimizer, "_hvd_strategy", None)
     if strategy is not None:
         strategy.sync(root_rank, process_set)
@@ -161,18 +161,18 @@ def _shapes(optimizer: Any) -> list[list[tuple[int, ...]]]:
     return [[tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups]
 
 
-def _difference(optimizer: Any, theirs: _Description) -> str:
+def _difference(optimizer: Any, root_state: _Description) -> str:
     """Return a message that explains how this rank's parameters differ from the root's, or "" if they do not."""
     mine = _shapes(optimizer)
-    if mine == theirs.shapes:
+    if mine == root_state.shapes:
         return ""
     return (
         f"the parameters differ: here are groups of {[len(g) for g in mine]} parameters with shapes {mine}, on the "
-        f"root of {[len(g) for g in theirs.shapes]} with {theirs.shapes}"
+        f"root of {[len(g) for g in root_state.shapes]} with {root_state.shapes}"
     )
 
 
-def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
+def _matching(optimizer: Any, parameters: list[Any], root_state: _Description) -> list[_Place]:
     """Choose, for each of the root's tensors in order, the tensor of this rank that receives it.
 
     This is the tensor with the same state key if the two tensors match, or else a new tensor.
@@ -193,9 +193,9 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
             for i, entry in enumerate(description):
                 visit(entry, own[i] if type(own) in (list, tuple) and i < len(own) else None, of)
 
-    for description, group in zip(theirs.groups, optimizer.param_groups, strict=True):
+    for description, group in zip(root_state.groups, optimizer.param_groups, strict=True):
         visit(description, group, group["params"])
-    for key, description in theirs.state.items():
+    for key, description in root_state.state.items():
         known = isinstance(key, _Parameter)
         actual = parameters[key.index] if known else key
         visit(description, optimizer.state.get(actual), [actual] if known else parameters)
@@ -229,7 +229,7 @@ def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
     return next((str(p.device) for p in parameters if p.device.type == device_type), device_type)
 
 
-def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
+def _install(optimizer: Any, parameters: list[Any], root_state: _Description, places: list[_Place]) -> None:
     """Load the received state into the optimizer, keeping tensors that were received in place."""
 
     def fill(description: Any, own: Any) -> Any:
@@ -246,10 +246,10 @@ def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places
             )
         return description
 
-    for description, group in zip(theirs.groups, optimizer.param_groups, strict=True):
+    for description, group in zip(root_state.groups, optimizer.param_groups, strict=True):
         group.update(fill(description, {k: v for k, v in group.items() if k != "params"}))
     entries = {}
-    for key, description in theirs.state.items():
+    for key, description in root_state.state.items():
         actual = parameters[key.index] if isinstance(key, _Parameter) else key
         entries[actual] = fill(description, optimizer.state.get(actual))
     optimizer.state.clear()

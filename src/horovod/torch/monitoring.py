@@ -153,7 +153,7 @@ def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessS
     ranks = process_set.ranks or ()
     if steps == _BATCHES and batches.digests:
         training.tell("batches", "", ranks, digests=batches.digests, remedy=batches.remedy)
-    batches.wanted = steps < _BATCHES
+    batches.enabled = steps < _BATCHES
     if same and is_compared(steps):
         turn = _COMPARED.index(steps) if steps in _COMPARED else len(_COMPARED) - 1 + steps // _INTERVAL
         chosen = _choose({name: p for p, name in names.items() if p.requires_grad}, turn)
@@ -242,10 +242,10 @@ def can_be_read(tensor: torch.Tensor) -> bool:
 class _Batches:
     """Digests of the first batches that the training DataLoader produces."""
 
-    __slots__ = ("digests", "remedy", "size", "wanted")
+    __slots__ = ("digests", "enabled", "remedy", "size")
 
     def __init__(self) -> None:
-        self.wanted = True
+        self.enabled = True
         self.digests: list[str] = []
         self.remedy = _SAMPLER
         self.size: int | None = None
@@ -336,7 +336,7 @@ def watch_plain_optimizers() -> None:
 
 
 # Attribute of an iterator that stores the number of optimizer steps at the time of its first batch.
-_BEGUN = "_hvd_steps_at_begin"
+_STEPS_AT_BEGIN = "_hvd_steps_at_begin"
 
 
 def watch_data_loaders() -> None:
@@ -362,9 +362,9 @@ def watch_data_loaders() -> None:
             raise
         finally:
             marks.waited(time.perf_counter_ns() - begin)
-        if not hasattr(self, _BEGUN):
-            setattr(self, _BEGUN, training.steps)
-        if batches.wanted:
+        if not hasattr(self, _STEPS_AT_BEGIN):
+            setattr(self, _STEPS_AT_BEGIN, training.steps)
+        if batches.enabled:
             batches.add(batch)
             batches.note_loader(self)
         return batch
@@ -373,7 +373,7 @@ def watch_data_loaders() -> None:
 
 
 def _end_epoch(iterator: Any) -> None:
-    begun = vars(iterator).pop(_BEGUN, None)
+    begun = vars(iterator).pop(_STEPS_AT_BEGIN, None)
     if begun is not None and training.steps > begun:
         training.epochs = epochs.add()
         training.epoch_batches = getattr(iterator, "_num_yielded", 0)

@@ -153,15 +153,15 @@ def DistributedOptimizer(
     return _wrap(optimizer, Control(reducer, passes, members))
 
 
-def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
+def _max_bucketed(requested: bool | None, compression: Any, groups: Any) -> int:
     """Return the maximum size in bytes of a gradient that can share a bucket, or 0 if buckets are disabled."""
     # Allow buckets only for compressors that treat each value separately. All other compressors use neighboring values,
     # so buckets would change their results.
     known = Compression
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
-    if wanted is False or groups or not by_number:
+    if requested is False or groups or not by_number:
         return 0
-    return EVERYTHING if wanted else BucketSizes().small
+    return EVERYTHING if requested else BucketSizes().small
 
 
 class _Distributed:

@@ -144,7 +144,7 @@ class _Recorder:
         # Nesting depth of step() calls. A distributed optimizer's step() calls that of its base class.
         self._stepping = 0
         self._now = _Marks(None)
-        self._done: list[_Marks] = []
+        self._finished: list[_Marks] = []
         # Import lazily, because this module must also be importable with PyTorch versions that lack these functions.
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -205,8 +205,8 @@ class _Recorder:
         self._calls = 0
         self._now = _Marks(marks.end)
         if marks.complete():
-            self._done.append(marks)
-        if len(self._done) == self.required:
+            self._finished.append(marks)
+        if len(self._finished) == self.required:
             self._finish()
 
     def _finish(self) -> None:
@@ -225,7 +225,7 @@ class _Recorder:
             gradients=[
                 (self._names.get(p, f"parameter.{i}"), p.numel(), _dtype_of(p)) for i, p in enumerate(self._parameters)
             ],
-            steps=[self._recorded(marks) for marks in self._done[_WARM_UP:]],
+            steps=[self._recorded(marks) for marks in self._finished[_WARM_UP:]],
         )
         job = frontend.job
         ranks = allgather_object(rank, name="horovod.profile") if job is not None and job.size > 1 else [rank]

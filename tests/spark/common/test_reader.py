@@ -190,7 +190,7 @@ def test_rows_in_memory_are_ordered_by_seed_rank_and_epoch(tmp_path):
 
     def order(seed, epoch, rank=0):
         batches = Batches(table, 8, True, seed, rank, 2, cache=True)
-        batches._kept = {"id": np.arange(60)}  # whatever the order in which they were read
+        batches._cached = {"id": np.arange(60)}  # whatever the order in which they were read
         return [n for batch in batches.epoch(epoch) for n in batch["id"]]
 
     assert order(1, 0) == order(1, 0) == order(1 + (1 << 32), 0)

@@ -19,11 +19,11 @@ def mse(output, label, reduction="mean"):
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda: losses.made(torch.nn.MSELoss(), None, True),
-        lambda: losses.made(mse, None, True),
-        lambda: losses.made(None, lambda reduction="mean": torch.nn.MSELoss(reduction=reduction), True),
-        lambda: losses.made(None, torch.nn.MSELoss, True),
-        lambda: losses.made(lambda output, label: (output - label) ** 2, None, True),
+        lambda: losses.make(torch.nn.MSELoss(), None, True),
+        lambda: losses.make(mse, None, True),
+        lambda: losses.make(None, lambda reduction="mean": torch.nn.MSELoss(reduction=reduction), True),
+        lambda: losses.make(None, torch.nn.MSELoss, True),
+        lambda: losses.make(lambda output, label: (output - label) ** 2, None, True),
     ],
 )
 def test_rows_have_weights(loss):
@@ -33,7 +33,7 @@ def test_rows_have_weights(loss):
 
 def test_outputs_have_weights_and_one_loss_is_for_all():
     own = torch.nn.MSELoss()
-    loss = losses.made(own, None, False, 2)
+    loss = losses.make(own, None, False, 2)
     once = float(losses.total(loss[:1], None, [OUT], [LABEL], None))
     assert once == pytest.approx((1 + 4 + 4) / 3)
     both = losses.total(loss, [1.0, 3.0], [OUT, OUT], [LABEL, LABEL], None)
@@ -42,12 +42,12 @@ def test_outputs_have_weights_and_one_loss_is_for_all():
 
 
 def test_mismatches_are_named():
-    loss = losses.made(lambda output, label: (output - label).square().mean(), None, True)
+    loss = losses.make(lambda output, label: (output - label).square().mean(), None, True)
     with pytest.raises(
         ValueError, match=r"with sample_weight_col, loss 0 must have a reduction .*, got shape \(\) for 3 rows"
     ):
         losses.total(loss, None, [OUT], [LABEL], WEIGHTS)
     with pytest.raises(ValueError, match="loss must have one function, or one for each of 3 label_cols, got 2"):
-        losses.made([torch.nn.MSELoss()] * 2, None, False, 3)
+        losses.make([torch.nn.MSELoss()] * 2, None, False, 3)
     with pytest.raises(ValueError, match="the model must have one output for each of 2 label_cols, got 1"):
         losses.total(loss, None, [OUT], [LABEL, LABEL], None)

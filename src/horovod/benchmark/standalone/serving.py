@@ -54,7 +54,7 @@ class _Rank:
         self._make_case = make_case
         self._prepared: dict[str, Callable[[], object]] = {}
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def reply(self, request: dict[str, Any]) -> dict[str, Any]:
         if request.get("forget"):
             self._prepared.clear()
             return {"seconds": []}
@@ -85,7 +85,7 @@ def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> 
         print(json.dumps({"rank": peer.rank, "about": peer.about}), file=stream, flush=True)
         for line in stream:
             try:
-                reply = rank.answer(json.loads(line))
+                reply = rank.reply(json.loads(line))
             except Exception:
                 reply = {"error": traceback.format_exc(limit=4)}
             try:

@@ -103,7 +103,7 @@ class Timelines:
         others = [read.of_rank(self._path, rank) for rank in range(1, self._job.size)]
         while not all(map(_complete, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        words = ["merge", self._path, "-o", read.with_word(self._path, "all")]
+        words = ["merge", self._path, "-o", read.insert_label(self._path, "all")]
         try:
             subprocess.run(
                 [sys.executable, *boot.arguments("horovod.timeline.__main__"), *words],

@@ -52,13 +52,13 @@ class Column:
 
 
 def chosen(
-    fields: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool
+    fields: Mapping[str, Any], requested: Mapping[str, Sequence[str]], transformed: bool, sparse: bool
 ) -> list[Column]:
     """Return the columns to use, without duplicates.
 
     Args:
         fields: Types of all columns by name, as returned by ``DataType.jsonValue()``.
-        wanted: Column names, keyed by the argument that lists them.
+        requested: Column names, keyed by the argument that lists them.
         transformed: True if there is a transformation_fn. It can convert other types to numbers, add columns, and use
             any column of the DataFrame.
         sparse: True if vectors are stored as indices and values.
@@ -67,7 +67,7 @@ def chosen(
         ValueError: If a column does not exist or has an unsupported type. The message names argument and column.
     """
     found: dict[str, Column] = {}
-    for argument, names in wanted.items():
+    for argument, names in requested.items():
         for name in names:
             if name not in fields:
                 if transformed and argument in ("feature_cols", "label_cols"):
@@ -214,24 +214,24 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
             )
 
 
-def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Return True if a value of the given shape in one row can be reshaped to `wanted`.
+def fits(shape: Sequence[int], requested: Sequence[int]) -> bool:
+    """Return True if a value of the given shape in one row can be reshaped to `requested`.
 
-    A -1 in `wanted` is inferred, as in `numpy.reshape`. A leading -1 can also stand for the batch dimension.
+    A -1 in `requested` is inferred, as in `numpy.reshape`. A leading -1 can also stand for the batch dimension.
     """
     size = math.prod(shape)
-    known = math.prod(one for one in wanted if one >= 0)
-    if -1 not in wanted:
+    known = math.prod(one for one in requested if one >= 0)
+    if -1 not in requested:
         return known == size
-    return known != 0 and size % known == 0 and wanted.count(-1) <= 2
+    return known != 0 and size % known == 0 and requested.count(-1) <= 2
 
 
-def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the shape ``wanted`` of the value in one row, with -1 replaced so that the shape has ``size`` elements.
+def row_shape(requested: Sequence[int], size: int) -> tuple[int, ...]:
+    """Return the shape ``requested`` of the value in one row, with -1 replaced so that the shape has ``size`` elements.
 
     A leading -1 that stands for the batch dimension is omitted.
     """
-    inner = list(wanted)
+    inner = list(requested)
     rest = math.prod(one for one in inner[1:] if one >= 0)
     if inner and inner[0] == -1 and -1 not in inner[1:] and rest == size:
         inner = inner[1:]

@@ -126,17 +126,17 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         store = self._check_all()
         store.check_writable(data=False)
         transformed = self.getTransformationFn() is not None
-        train = open_existing(store, store.get_train_data_path(dataset_idx), self._wanted(), transformed)
+        train = open_existing(store, store.get_train_data_path(dataset_idx), self._requested_columns(), transformed)
         val = None
         if self.getValidation():
-            val = open_existing(store, store.get_val_data_path(dataset_idx), self._wanted(), transformed)
+            val = open_existing(store, store.get_val_data_path(dataset_idx), self._requested_columns(), transformed)
         return self._train(store, train, val, dataset_idx)
 
     def _fit(self, dataset: Any) -> Any:
         """Write the DataFrame to the store, train the model, and remove the written data. ``fit`` calls this method."""
         store = self._check_all()
         transformed = self.getTransformationFn() is not None
-        columns = prepare.columns_of(dataset, self._wanted(), transformed, self.getCompressSparseCols())
+        columns = prepare.columns_of(dataset, self._requested_columns(), transformed, self.getCompressSparseCols())
         prepare.check_validation(dataset, self.getValidation())
         self._backend().check()
         written = prepare.write(
@@ -160,7 +160,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         finally:
             prepare.remove(store, written.dataset_idx)
 
-    def _wanted(self) -> dict[str, list[str]]:
+    def _requested_columns(self) -> dict[str, list[str]]:
         weight = self.getSampleWeightCol()
         return {
             "feature_cols": self.getFeatureCols(),
@@ -293,19 +293,19 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
         """Add the model's outputs to the DataFrame. ``transform`` calls this method."""
         if self.getModel() is None:
             raise ValueError("model must be given")
-        known = {column["name"]: _column(column) for column in (self.getMetadata() or {}).get("columns", [])}
+        metadata = {column["name"]: _column(column) for column in (self.getMetadata() or {}).get("columns", [])}
         wanted = {"feature_columns": self.getFeatureColumns() or []}
         columns = prepare.columns_of(dataset, wanted, False, False)
         features = []
         for column in columns:
-            before = known.get(column.name)
+            before = metadata.get(column.name)
             if before is not None and before.kind != "other":
                 column = Column(column.name, column.kind, before.dtype, column.depth, before.shape)
             features.append(column)
         load, payload = self._predictor()
-        return add_outputs(dataset, features, self._outputs(known), load, payload, self.getBatchSize())
+        return add_outputs(dataset, features, self._outputs(metadata), load, payload, self.getBatchSize())
 
-    def _outputs(self, known: Mapping[str, Column]) -> list[Output]:
+    def _outputs(self, columns: Mapping[str, Column]) -> list[Output]:
         labels = self.getLabelColumns() or []
         shapes = (self.getMetadata() or {}).get("outputs", [])
         names = self.getOutputCols() or [f"{name}__output" for name in labels]
@@ -316,7 +316,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
         made = []
         for number, name in enumerate(names):
             shape, dtype = shapes[number] if shapes else (None, "float32")
-            label = known.get(labels[number]) if number < len(labels) else None
+            label = columns.get(labels[number]) if number < len(labels) else None
             vector = label is not None and label.kind in (VECTOR, "sparse")
             made.append(Output(name, None if shape is None else tuple(shape), dtype, vector))
         return made

@@ -202,24 +202,24 @@ class _TableParams(Params):  # type: ignore[misc]
 
     _rows: dict[str, Row]
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **values: Any) -> None:
         """Set the given params, and the default values of all other params.
 
         Args:
-            **given: Values by param name. None counts as not given.
+            **values: Values by param name. None counts as not given.
 
         Raises:
             TypeError: If a name is not a param.
             ValueError: If a value is invalid. The message contains the valid values.
         """
         super().__init__()
-        if wrong := [name for name in given if name not in self._rows]:
+        if wrong := [name for name in values if name not in self._rows]:
             raise TypeError(f"{type(self).__name__} has no argument {wrong[0]!r}; there are {', '.join(self._rows)}")
         self._setDefault(**{name: copy.copy(row.default) for name, row in self._rows.items()})
-        self._assign(given)
+        self._assign(values)
 
-    def _assign(self, given: dict[str, Any]) -> Any:
-        for name, value in given.items():
+    def _assign(self, values: dict[str, Any]) -> Any:
+        for name, value in values.items():
             if value is None:
                 self.clear(self.getParam(name))
             else:

@@ -36,17 +36,17 @@ class _File:
         self._rows = self._bytes = 0
         self._writer: Any = None
         self._name: Any = None
-        self.found = {column.name: ColumnStatistics() for column in columns}
+        self.statistics = {column.name: ColumnStatistics() for column in columns}
         self._refused = False  # True if rows are invalid. They are not written, because the driver will reject them.
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
             return
         for column in self._columns:
-            self.found[column.name].add(look(batch.column(column.name), column))
+            self.statistics[column.name].add(look(batch.column(column.name), column))
         self._rows += batch.num_rows
         self._refused = self._refused or not all(
-            self.found[column.name].even for column in self._columns if column.named
+            self.statistics[column.name].even for column in self._columns if column.named
         )
         if self._refused:
             self._waiting = []
@@ -62,7 +62,7 @@ class _File:
 
         total = 0
         for column in self._columns:
-            seen = self.found[column.name].most
+            seen = self.statistics[column.name].most
             if column.kind == "sparse":
                 total += batch.num_rows * (seen[0] if seen else 0) * np.dtype(column.dtype).itemsize
             else:
@@ -100,7 +100,7 @@ class _File:
             self._name.__exit__(type(dropped) if dropped else None, dropped, None)
 
     def report(self, validation: bool) -> dict[str, Any]:
-        found = json.dumps({name: asdict(one) for name, one in self.found.items()})
+        found = json.dumps({name: asdict(one) for name, one in self.statistics.items()})
         return {"path": self.path, "validation": validation, "rows": self._rows, "found": found}
 
 

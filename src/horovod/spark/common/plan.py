@@ -123,11 +123,11 @@ def own_gpu(count: int, local_rank: int) -> int:
     return gpu_number(get_available_devices(), os.environ.get("CUDA_VISIBLE_DEVICES"), count, local_rank)
 
 
-def gpu_number(given: Sequence[str], visible: str | None, count: int, local_rank: int) -> int:
+def gpu_number(assigned: Sequence[str], visible: str | None, count: int, local_rank: int) -> int:
     """Return the index of a rank's GPU among the visible GPUs. The result depends only on the arguments.
 
     Args:
-        given: Addresses of the GPUs that Spark assigned to the task.
+        assigned: Addresses of the GPUs that Spark assigned to the task.
         visible: Value of CUDA_VISIBLE_DEVICES, or None if all GPUs of the host are visible.
         count: Number of visible GPUs.
         local_rank: Number of the rank on its host.
@@ -135,9 +135,9 @@ def gpu_number(given: Sequence[str], visible: str | None, count: int, local_rank
     Raises:
         ValueError: If the assigned GPU is not visible.
     """
-    if not given:
+    if not assigned:
         return local_rank % count
-    address, seen = given[0], [name.strip() for name in visible.split(",")] if visible is not None else []
+    address, seen = assigned[0], [name.strip() for name in visible.split(",")] if visible is not None else []
     if address in seen[:count]:
         return seen.index(address)
     # In a container, GPUs can be numbered from 0, independently of their numbers on the host.

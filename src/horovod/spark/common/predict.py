@@ -143,7 +143,7 @@ def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch
     import numpy as np
     import pandas as pd
 
-    made: list[list[Any]] = [[] for _ in outputs]
+    predictions: list[list[Any]] = [[] for _ in outputs]
     for begin in range(0, len(arrays[0]), batch_size):
         results = function([array[begin : begin + batch_size] for array in arrays])
         if len(results) != len(outputs):
@@ -151,10 +151,10 @@ def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch
             raise ValueError(
                 f"output_cols must have one name for each of the model's {len(results)} outputs, got {names}"
             )
-        for kept, result in zip(made, results, strict=True):
+        for kept, result in zip(predictions, results, strict=True):
             kept.append(np.asarray(result))
     columns = {}
-    for number, (output, parts) in enumerate(zip(outputs, made, strict=True)):
+    for number, (output, parts) in enumerate(zip(outputs, predictions, strict=True)):
         values = np.concatenate(parts) if parts else np.empty((0, 1))
         flat = values.reshape(len(values), -1)
         columns[f"o{number}"] = flat[:, 0] if output.scalar else list(flat)

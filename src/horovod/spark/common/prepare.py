@@ -38,10 +38,10 @@ class Written:
     rows: int
 
 
-def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
+def columns_of(df: Any, requested: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
     """Return the columns of a DataFrame that an estimator uses, as selected by ``columns.chosen``."""
     fields = {field.name: field.dataType.jsonValue() for field in df.schema.fields}
-    return chosen(fields, wanted, transformed, sparse)
+    return chosen(fields, requested, transformed, sparse)
 
 
 def check_validation(df: Any, validation: float | str | None) -> None:
@@ -108,7 +108,7 @@ def write(
         train = tuple(sorted(row.path for row in rows if not row.validation))
         val = tuple(sorted(row.path for row in rows if row.validation))
         _check_rows(train, val, validation)
-        settled = all_settled(columns, _together(columns, rows))
+        settled = all_settled(columns, _combined(columns, rows))
         made = Written(number, settled, train, val, sum(row.rows for row in rows))
         store.wait_for([*made.train, *made.val])
     except BaseException:
@@ -152,19 +152,19 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
     from pyspark.sql import functions as F
 
     # Rename the columns, because mapInArrow interprets a dot in a name as a field of a struct.
-    made = []
+    selected = []
     for place, column in enumerate(columns):
         value = F.col(_quoted(column.name))
         if column.kind in (VECTOR, "sparse"):
             value = array_of(value, _ARRAY)
         else:
             value = without_decimals(value, df.schema[column.name].dataType)
-        made.append(value.alias(f"c{place}"))
+        selected.append(value.alias(f"c{place}"))
     if isinstance(validation, str):
-        made.append(F.coalesce(F.col(_quoted(validation)).cast("boolean"), F.lit(False)).alias(IS_VALIDATION))
+        selected.append(F.coalesce(F.col(_quoted(validation)).cast("boolean"), F.lit(False)).alias(IS_VALIDATION))
     elif validation:
-        made.append((F.rand(seed) < validation).alias(IS_VALIDATION))
-    ready = df.select(*made)
+        selected.append((F.rand(seed) < validation).alias(IS_VALIDATION))
+    ready = df.select(*selected)
     for place, column in enumerate(columns):
         if column.kind == "sparse":
             ready = ready.withColumn(f"c{place}", _sparse(F.col(f"c{place}")))
@@ -203,10 +203,10 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _together(columns: Sequence[Column], rows: Sequence[Any]) -> dict[str, ColumnStatistics]:
+def _combined(columns: Sequence[Column], rows: Sequence[Any]) -> dict[str, ColumnStatistics]:
     found = {column.name: ColumnStatistics() for column in columns}
     for row in rows:
-        for name, seen in json.loads(row.found).items():
+        for name, seen in json.loads(row.statistics).items():
             found[name].add(ColumnStatistics(**seen))
     return found
 

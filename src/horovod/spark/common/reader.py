@@ -69,7 +69,7 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
         ValueError: If vectors have different sizes.
     """
     chunks = column.chunks if hasattr(column, "chunks") else [column]
-    made = []
+    arrays = []
     sizes = set() if known is None else {known}
     for chunk in chunks:
         size = chunk.field("size").to_numpy(zero_copy_only=False)
@@ -80,8 +80,8 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
         dense = np.zeros((len(chunk), int(size.max()) if len(chunk) else 0), np.float32)
         rows = np.repeat(np.arange(len(chunk)), np.diff(indices.offsets.to_numpy()))
         dense[rows, indices.flatten().to_numpy()] = values.flatten().to_numpy()
-        made.append(dense)
-    return made[0] if len(made) == 1 else np.concatenate(made)
+        arrays.append(dense)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Batches:
         self._stream = StreamingDataset(
             table.source, batch_size, shuffle, seed, mix=table.mix(ranks), rank=_Number(rank), size=_Number(ranks)
         )
-        self._kept: Batch | None = None
+        self._cached: Batch | None = None
         self._rank = rank
 
     def __len__(self) -> int:
@@ -186,14 +186,14 @@ class Batches:
                         break
 
     def _from_memory(self, number: int) -> Iterator[Batch]:
-        if self._kept is None:
+        if self._cached is None:
             parts = list(self._stream)
-            self._kept = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        rows = len(next(iter(self._kept.values())))
+            self._cached = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        rows = len(next(iter(self._cached.values())))
         order = np.random.RandomState([self._seed & 0xFFFFFFFF, self._rank, number]).permutation(rows)
         for begin in range(0, rows, self.batch_size):
             chosen = order[begin : begin + self.batch_size] if self._shuffle else slice(begin, begin + self.batch_size)
-            yield {name: values[chosen] for name, values in self._kept.items()}
+            yield {name: values[chosen] for name, values in self._cached.items()}
 
 
 class _Number:
@@ -253,14 +253,14 @@ _KINDS = set(NUMBERS.values())
 
 
 def open_existing(
-    store: AbstractFilesystemStore, folder: str, wanted: Mapping[str, Sequence[str]], transformed: bool
+    store: AbstractFilesystemStore, folder: str, requested: Mapping[str, Sequence[str]], transformed: bool
 ) -> Table:
     """Open the data set in a folder of a store. Only footers and the first rows of one file are read.
 
     Args:
         store: Store that contains the folder.
         folder: Folder with the Parquet files.
-        wanted: Column names, keyed by the argument that lists them, or an empty mapping for all columns.
+        requested: Column names, keyed by the argument that lists them, or an empty mapping for all columns.
         transformed: True if there is a transformation_fn, which can convert other types to numbers.
 
     Returns:
@@ -277,7 +277,7 @@ def open_existing(
     everything = TableFiles(files, None, filesystem)
     schema, first, nulls = _looked_into(files, filesystem)
     names: dict[str, str] = {}
-    for argument, given in wanted.items():
+    for argument, given in requested.items():
         for name in given:
             if name in schema.names:
                 names.setdefault(name, argument)

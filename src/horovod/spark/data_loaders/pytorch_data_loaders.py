@@ -194,26 +194,26 @@ def in_batches(reader: Iterable[Any], batch_size: int, capacity: int, seed: int 
     Rows are drawn at random from a buffer of ``capacity`` rows. A ``capacity`` of 0 keeps the order of the rows.
     """
     random = np.random.default_rng(seed)
-    held: list[_Rows] = []
+    buffer: list[_Rows] = []
     rows, least = 0, max(capacity, batch_size - 1)
     for one in reader:
-        held.append(_as_dict(one))
-        rows += _length(held[-1])
+        buffer.append(_as_dict(one))
+        rows += _length(buffer[-1])
         if rows > least + (batch_size if capacity else 0):
-            pool, begin = _pool(held, random, capacity), 0
+            pool, begin = _pool(buffer, random, capacity), 0
             while rows - begin > least:
                 yield _part(pool, begin, begin + batch_size)
                 begin += batch_size
-            held = [_part(pool, begin, rows)]
-            rows = _length(held[0])
+            buffer = [_part(pool, begin, rows)]
+            rows = _length(buffer[0])
     if rows:
-        pool = _pool(held, random, capacity)
+        pool = _pool(buffer, random, capacity)
         for begin in range(0, rows, batch_size):
             yield _part(pool, begin, begin + batch_size)
 
 
-def _pool(held: list[_Rows], random: Any, capacity: int) -> _Rows:
-    whole = _joined(held)
+def _pool(buffer: list[_Rows], random: Any, capacity: int) -> _Rows:
+    whole = _joined(buffer)
     if not capacity:
         return whole
     order = random.permutation(_length(whole))

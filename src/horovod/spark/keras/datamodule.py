@@ -46,13 +46,13 @@ class PetastormDataModule(ParquetDataModule):
 
     def train_data(self) -> Any:
         """Return the result of ``make_dataset`` if it was given, or else an endless iterator of dicts of arrays."""
-        return self._made(self.train_batches())
+        return self._convert(self.train_batches())
 
     def val_data(self) -> Any:
         """Return an endless iterator of dicts of arrays, or the result of ``make_dataset``."""
-        return self._made(self.val_batches())
+        return self._convert(self.val_batches())
 
-    def _made(self, batches: Iterator[Any]) -> Any:
+    def _convert(self, batches: Iterator[Any]) -> Any:
         return batches if self._make_dataset is None else self._make_dataset(batches)
 
 

@@ -37,9 +37,9 @@ def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shap
         ValueError: If a feature cannot be reshaped.
     """
     check_inputs(names, shapes)
-    made = []
+    inputs = []
     if shapes is None:
-        made = list(values)
+        inputs = list(values)
     else:
         for name, value, shape in zip(names, values, shapes, strict=True):
             wanted = [-1 if size is None else size for size in shape]
@@ -49,8 +49,8 @@ def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shap
                         f"feature {name!r} must have rows of the model's input shape {shape}, got {value.shape[1:]}"
                     )
                 value = reshaped(value, wanted)
-            made.append(value)
-    return made[0] if len(made) == 1 else tuple(made)
+            inputs.append(value)
+    return inputs[0] if len(inputs) == 1 else tuple(inputs)
 
 
 def for_fit(batch: dict[str, Any], plan: TrainingPlan, shapes: Sequence[Shape] | None) -> tuple[Any, ...]:
@@ -70,33 +70,33 @@ def train(plan: TrainingPlan) -> TrainingResult | None:
     """Train on this rank. Return the TrainingResult on rank 0, and None on all other ranks."""
     if not plan.use_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    given = pickle.loads(plan.payload)
-    keras = objects.import_keras_for(given["model"])
+    payload = pickle.loads(plan.payload)
+    keras = objects.import_keras_for(payload["model"])
     import horovod.keras as hvd
 
     hvd.init()
     try:
         prepare_rank(plan, hvd.rank())
-        keras.backend.set_floatx(given["model"].floatx)
+        keras.backend.set_floatx(payload["model"].floatx)
         if plan.seed is not None:
             keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy accepts only 32-bit seeds.
         if plan.use_gpu:
             _take_gpu(objects.backend_of(keras), hvd.local_rank())
         with plan.open_data(hvd.rank(), hvd.size()) as data:
-            return _fit(plan, given, keras, hvd, data)
+            return _fit(plan, payload, keras, hvd, data)
     finally:
         hvd.shutdown()
 
 
-def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> TrainingResult | None:
-    model = _model(plan, given, hvd)
+def _fit(plan: TrainingPlan, payload: dict[str, Any], keras: Any, hvd: Any, data: Any) -> TrainingResult | None:
+    model = _model(plan, payload, hvd)
     shapes = input_shapes(model)
     first: list[Any] = []
-    keeper = _keeper(plan, given, keras) if hvd.rank() == 0 else None
+    keeper = _keeper(plan, payload, keras) if hvd.rank() == 0 else None
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
-        *given["callbacks"],
+        *payload["callbacks"],
         *(keeper.callbacks if keeper is not None else ()),
     ]
     val = {}
@@ -120,12 +120,12 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: 
     return TrainingResult(figures, keeper.result(model), about)
 
 
-def _model(plan: TrainingPlan, given: dict[str, Any], hvd: Any) -> Any:
-    packed = given["model"]
+def _model(plan: TrainingPlan, payload: dict[str, Any], hvd: Any) -> Any:
+    packed = payload["model"]
     if plan.checkpoint is not None:
         packed = objects.PackedModel(packed.legacy, packed.backend, packed.floatx, plan.checkpoint)
-    custom = given["custom_objects"]
-    own = given["optimizer"] is None
+    custom = payload["custom_objects"]
+    own = payload["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
     optimizer = getattr(model, "optimizer", None)  # loading a model also restores an optimizer saved with it
     if own and optimizer is None:
@@ -136,16 +136,16 @@ def _model(plan: TrainingPlan, given: dict[str, Any], hvd: Any) -> Any:
                 f"{plan.remote.checkpoint_path} cannot be loaded in compiled form: training continues with its "
                 "weights, but without the optimizer's state; add the loss and other custom functions to custom_objects"
             )
-        optimizer = objects.unpack(given["optimizer"], custom)
+        optimizer = objects.unpack(payload["optimizer"], custom)
     if own:
-        about = {"loss": model.loss, "metrics": given["metrics"] or _own_metrics(model)}
+        about = {"loss": model.loss, "metrics": payload["metrics"] or _own_metrics(model)}
     else:
-        about = {"loss": given["loss"], "metrics": objects.unpack(given["metrics"])}
-    if given["loss_weights"] is not None:
-        about["loss_weights"] = given["loss_weights"]
+        about = {"loss": payload["loss"], "metrics": objects.unpack(payload["metrics"])}
+    if payload["loss_weights"] is not None:
+        about["loss_weights"] = payload["loss_weights"]
     distributed = hvd.DistributedOptimizer(
         optimizer,
-        compression=given["gradient_compression"] or hvd.Compression.none,
+        compression=payload["gradient_compression"] or hvd.Compression.none,
         backward_passes_per_step=plan.backward_passes_per_step,
     )
     model.compile(optimizer=distributed, **about)
@@ -214,13 +214,13 @@ def _take_gpu(backend: str, local_rank: int) -> None:
             torch.cuda.set_device(own_gpu(torch.cuda.device_count(), local_rank))
 
 
-def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
+def _keeper(plan: TrainingPlan, payload: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
     If the user has passed a checkpoint_callback, the store gets the model that the callback has saved, such as the best
     one.
     """
-    users = given["checkpoint_callback"]
+    users = payload["checkpoint_callback"]
     folder = plan.remote.get_local_output_dir()
     path = os.path.join(folder.__enter__(), "checkpoint.keras")
 

@@ -38,7 +38,7 @@ LIGHTNING = (
 MIN_PL_VERSION = "1.3.8"
 """Oldest version of Lightning that the original Horovod supported. Lightning 2 is tested here."""
 
-_OURS = {
+_OWN_ARGUMENTS = {
     "strategy": "",
     "devices": "",
     "num_nodes": "",
@@ -85,8 +85,8 @@ class TorchEstimator(HorovodEstimator):
             raise ValueError(
                 "train_minibatch_fn must not be given; define training_step of the LightningModule instead"
             )
-        if wrong := [name for name in self.getTrainerArgs() or () if name in _OURS]:
-            param = f", by its param {_OURS[wrong[0]]}" if _OURS[wrong[0]] else ""
+        if wrong := [name for name in self.getTrainerArgs() or () if name in _OWN_ARGUMENTS]:
+            param = f", by its param {_OWN_ARGUMENTS[wrong[0]]}" if _OWN_ARGUMENTS[wrong[0]] else ""
             raise ValueError(f"trainer_args must not have {wrong[0]!r}, which the estimator sets{param}")
         if not is_module(model):
             of_torch.check_torch(self)

@@ -18,14 +18,14 @@ from horovod.torch.lightning import HorovodStrategy, is_module, package_of
 # -- a LightningModule of a torch.nn.Module, an optimizer and losses -------------------------------------------------
 
 
-def wrap(pl: Any, given: dict[str, Any], plan: TrainingPlan) -> Any:
+def wrap(pl: Any, payload: dict[str, Any], plan: TrainingPlan) -> Any:
     """Return a LightningModule that trains the way ``horovod.spark.torch.TorchEstimator`` does."""
-    functions = losses.made(given["loss"], given["loss_constructors"], plan.weight is not None, len(plan.labels))
+    functions = losses.make(payload["loss"], payload["loss_constructors"], plan.weight is not None, len(plan.labels))
 
     class Wrapped(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.inner = given["model"]
+            self.inner = payload["model"]
 
         def forward(self, *inputs: Any) -> Any:
             return self.inner(*inputs)
@@ -37,16 +37,16 @@ def wrap(pl: Any, given: dict[str, Any], plan: TrainingPlan) -> Any:
             self._figures(batch, "val_")
 
         def configure_optimizers(self) -> Any:
-            return given["optimizer"]
+            return payload["optimizer"]
 
         def _figures(self, batch: Any, prefix: str) -> torch.Tensor:
             outputs = outputs_of(self.inner(*pick(batch, plan.features, "feature_cols")))
             labels = pick(batch, plan.labels, "label_cols")
             weights = None if plan.weight is None else pick(batch, [plan.weight], "sample_weight_col")[0]
-            loss = losses.total(functions, given["loss_weights"], outputs, labels, weights)
+            loss = losses.total(functions, payload["loss_weights"], outputs, labels, weights)
             rows = len(labels[0])
             self.log(f"{prefix}loss", loss, on_step=False, on_epoch=True, batch_size=rows)
-            for name, function, place in given["metrics"]:
+            for name, function, place in payload["metrics"]:
                 output, label = outputs[place], labels[place]
                 value = function(output, losses.shaped_like(label, output))
                 value = torch.as_tensor(value, dtype=torch.float32, device=output.device)
@@ -69,36 +69,36 @@ def train(plan: TrainingPlan) -> TrainingResult | None:
         hvd.shutdown()
 
 
-def _fit(plan: TrainingPlan, given: dict[str, Any], data: Any) -> TrainingResult | None:
-    model = given["model"]
+def _fit(plan: TrainingPlan, payload: dict[str, Any], data: Any) -> TrainingResult | None:
+    model = payload["model"]
     pl = package_of("horovod.spark.lightning", model)
     if plan.checkpoint is not None:
         where = plan.remote.checkpoint_path
         remote.put_into(remote.load(plan.checkpoint, where), model, None, where)
     device = own_device(plan.use_gpu)
-    module = model if is_module(model) else wrap(pl, given, plan)
-    watch = _watch(pl, plan, model, given["terminate_on_nan"])
+    module = model if is_module(model) else wrap(pl, payload, plan)
+    watch = _watch(pl, plan, model, payload["terminate_on_nan"])
     trainer = pl.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=1,
-        strategy=HorovodStrategy(given["gradient_compression"] or hvd.Compression.none, device=device, package=pl),
+        strategy=HorovodStrategy(payload["gradient_compression"] or hvd.Compression.none, device=device, package=pl),
         max_epochs=plan.epochs,
         accumulate_grad_batches=plan.backward_passes_per_step,
-        callbacks=[*given["callbacks"], watch],
-        logger=given["logger"] if given["logger"] is not None and hvd.rank() == 0 else False,
+        callbacks=[*payload["callbacks"], watch],
+        logger=payload["logger"] if payload["logger"] is not None and hvd.rank() == 0 else False,
         **{
             "num_sanity_val_steps": 0,
-            "log_every_n_steps": given["log_every_n_steps"],
-            "profiler": given["profiler"],
-            "enable_checkpointing": any(isinstance(one, pl.callbacks.Checkpoint) for one in given["callbacks"]),
+            "log_every_n_steps": payload["log_every_n_steps"],
+            "profiler": payload["profiler"],
+            "enable_checkpointing": any(isinstance(one, pl.callbacks.Checkpoint) for one in payload["callbacks"]),
             "enable_progress_bar": plan.verbose == 1 and hvd.rank() == 0,
             "enable_model_summary": bool(plan.verbose) and hvd.rank() == 0,
-            **given["trainer_args"],
+            **payload["trainer_args"],
         },
     )
     dtype = floating_dtype(model)
-    val = None if plan.val is None else _Loader(iter(data.val_data()), plan, given, dtype, plan.val_steps)
-    training = _Loader(iter(data.train_data()), plan, given, dtype, plan.steps)
+    val = None if plan.val is None else _Loader(iter(data.val_data()), plan, payload, dtype, plan.val_steps)
+    training = _Loader(iter(data.train_data()), plan, payload, dtype, plan.steps)
     trainer.fit(module, train_dataloaders=training, val_dataloaders=val)
     if trainer.interrupted:
         raise KeyboardInterrupt
@@ -115,9 +115,9 @@ class _Loader:
     """
 
     def __init__(
-        self, batches: Iterator[Any], plan: TrainingPlan, given: dict[str, Any], dtype: Any, steps: int
+        self, batches: Iterator[Any], plan: TrainingPlan, payload: dict[str, Any], dtype: Any, steps: int
     ) -> None:
-        self._batches, self._plan, self._shapes = batches, plan, given["input_shapes"]
+        self._batches, self._plan, self._shapes = batches, plan, payload["input_shapes"]
         self._dtype, self._steps = dtype, steps
         self.features: Any = None
 

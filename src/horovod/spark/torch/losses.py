@@ -34,7 +34,7 @@ def inputs_of(
     Raises:
         ValueError: If a feature cannot be reshaped or converted. The message names it.
     """
-    made = []
+    inputs = []
     for number, (name, value) in enumerate(zip(names, values, strict=True)):
         tensor = _tensor(value, f"feature {name!r}", device)
         if shapes is not None:
@@ -46,8 +46,8 @@ def inputs_of(
                     f"input_shapes: the shape of feature {name!r} must fit its rows of {size} numbers, got "
                     f"{list(shapes[number])}"
                 ) from None
-        made.append(tensor.to(dtype) if tensor.is_floating_point() else tensor)
-    return made
+        inputs.append(tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    return inputs
 
 
 def labels_of(values: Sequence[Any], plan: TrainingPlan, dtype: torch.dtype, device: Any) -> list[torch.Tensor]:
@@ -106,7 +106,7 @@ def as_list(losses: Any) -> list[Any]:
     return list(losses) if isinstance(losses, (list, tuple)) else [losses]
 
 
-def made(losses: Any, constructors: Any, by_row: bool, labels: int = 1) -> list[Loss]:
+def make(losses: Any, constructors: Any, by_row: bool, labels: int = 1) -> list[Loss]:
     """Return a loss function for each label.
 
     Args:

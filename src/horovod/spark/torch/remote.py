@@ -75,11 +75,11 @@ def train(plan: TrainingPlan) -> TrainingResult | None:
 
 class _Training:
     def __init__(self, plan: TrainingPlan) -> None:
-        self.plan, self.given = plan, pickle.loads(plan.payload)
+        self.plan, self.payload = plan, pickle.loads(plan.payload)
         if plan.seed is not None:
             torch.manual_seed(plan.seed)
         self.device = own_device(plan.use_gpu)
-        self.model, self.optimizer = self.given["model"], self.given["optimizer"]
+        self.model, self.optimizer = self.payload["model"], self.payload["optimizer"]
         # Move the model before loading the optimizer's state, because the state is stored on the device of the
         # parameters.
         self.model.to(self.device)
@@ -93,11 +93,11 @@ class _Training:
         self.optimizer = hvd.DistributedOptimizer(
             self.optimizer,
             self.model.named_parameters(),
-            compression=self.given["gradient_compression"] or hvd.Compression.none,
+            compression=self.payload["gradient_compression"] or hvd.Compression.none,
             backward_passes_per_step=plan.backward_passes_per_step,
         )
-        self.losses = losses.made(
-            self.given["loss"], self.given["loss_constructors"], plan.weight is not None, len(plan.labels)
+        self.losses = losses.make(
+            self.payload["loss"], self.payload["loss_constructors"], plan.weight is not None, len(plan.labels)
         )
         self.dtype = floating_dtype(self.model)
         self.outputs: list[Any] = []
@@ -122,9 +122,9 @@ class _Training:
         self.model.train()
         figures = _Figures()
         passes = self.plan.backward_passes_per_step
-        step = self.given["train_minibatch_fn"] or self._step
+        step = self.payload["train_minibatch_fn"] or self._step
         for number, batch in enumerate(batches):
-            inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
+            inputs, labels, weights = split(batch, self.plan, self.payload["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
             # Run an optimizer step after every `passes` batches, and after the last batch of the epoch even if fewer
@@ -138,7 +138,7 @@ class _Training:
         self, model: Any, optimizer: Any, transform_outputs: Any, loss_fns: Any, inputs: Any, labels: Any, weights: Any
     ) -> Any:
         outputs, labels = transform_outputs(model(*inputs), labels)
-        loss = losses.total(loss_fns, self.given["loss_weights"], outputs, labels, weights)
+        loss = losses.total(loss_fns, self.payload["loss_weights"], outputs, labels, weights)
         loss.backward()
         if self._last_pass:
             optimizer.step()
@@ -149,9 +149,9 @@ class _Training:
         self.model.eval()
         figures = _Figures()
         for batch in batches:
-            inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
+            inputs, labels, weights = split(batch, self.plan, self.payload["input_shapes"], self.dtype, self.device)
             outputs = outputs_of(self.model(*inputs))
-            loss = losses.total(self.losses, self.given["loss_weights"], outputs, labels, weights)
+            loss = losses.total(self.losses, self.payload["loss_weights"], outputs, labels, weights)
             self._measure(figures, outputs, labels, loss)
         return figures.averaged("val")
 
@@ -160,7 +160,7 @@ class _Training:
         self.outputs = self.outputs or shapes_of(outputs)
         rows = len(labels[0])
         figures.add("loss", float(loss), rows)
-        for name, function, place in self.given["metrics"]:
+        for name, function, place in self.payload["metrics"]:
             output, label = outputs[place], labels[place]
             figures.add(name, float(function(output, losses.shaped_like(label, output))), rows)
 
@@ -172,7 +172,7 @@ class _Training:
             if self.plan.remote.saving_runs:
                 data = dump(self.model, self.optimizer, epoch)
                 self.plan.remote.store.write(self.plan.remote.checkpoint_path, data)
-        for callback in self.given["callbacks"]:
+        for callback in self.payload["callbacks"]:
             getattr(callback, "on_epoch_end", callback)(epoch, figures)
 
 

@@ -241,7 +241,7 @@ def begin_dispatcher(
 
 def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -> None:
     """Run the data worker of process ``index`` until its dispatcher shuts down."""
-    number, mine = _place_of(config, index)
+    number, own = _place_of(config, index)
     try:
         dispatcher = client.wait_for_dispatcher_registration(number, config.timeout)
     except TimeoutError as error:
@@ -252,18 +252,18 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
         ) from None
     # Reuse the address of a lost worker. The dispatcher reassigns the lost worker's unfinished tasks only to a worker
     # at that address, and training waits for these tasks.
-    host, _, port = client.find_worker(number, mine).rpartition(":")
+    host, _, port = client.find_worker(number, own).rpartition(":")
     chosen = int(port) if host == client.here else _free_port(client.here)
     address = f"{client.here}:{chosen}"
     worker = _service.WorkerServer(
         _service.WorkerConfig(dispatcher_address=dispatcher, worker_address=address, port=chosen)
     )
     try:
-        client.register_worker_for_dispatcher(number, mine, address)
+        client.register_worker_for_dispatcher(number, own, address)
         client.wait_for_shutdown(number)
     finally:
         _stop(worker)
-    client.leave(number, mine)
+    client.leave(number, own)
 
 
 def _place_of(config: TfDataServiceConfig, index: int) -> tuple[int, int]:

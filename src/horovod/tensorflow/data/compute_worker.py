@@ -95,7 +95,7 @@ class DataWorker:
         """Start the child process, which waits until ``run`` is called. ``index`` is the worker's index."""
         self._index = index
         words = [sys.executable, *boot.arguments("horovod.common.contract.boot")]
-        self._words = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
+        self._arguments = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
         self._start()
 
     def __enter__(self) -> "DataWorker":
@@ -144,7 +144,7 @@ class DataWorker:
     def _start(self) -> None:
         self._pair, theirs = socket.socketpair()
         with theirs:
-            self._child = subprocess.Popen(self._words, stdin=theirs)
+            self._child = subprocess.Popen(self._arguments, stdin=theirs)
 
     def _end(self) -> None:
         self._child.kill()

@@ -174,9 +174,9 @@ log = logging.getLogger("horovod.data")
 
 _LOOPBACK = "127.0.0.1"
 # Maximum number of connections that a relay accepts.
-_MOST = 256
+_MAX_CONNECTIONS = 256
 # Maximum seconds between two health checks of the dispatcher.
-_MOST_SECONDS = 5.0
+_MAX_SECONDS = 5.0
 # Start of a gRPC connection (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server replies with its own
 # settings.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -205,14 +205,14 @@ class Relay:
         """
         host, _, port = dispatcher.rpartition(":")
         self._dispatcher, self._number, self._config, self._reader = (host, int(port)), number, config, reader
-        self._seconds = min(_MOST_SECONDS, config.timeout / 4)
+        self._seconds = min(_MAX_SECONDS, config.timeout / 4)
         self._closed = threading.Event()
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._empty: Any = None
         # A gRPC client sends data first, so drop connections that send nothing. If they stayed open, other processes on
         # this host could exhaust this process's file descriptors.
-        self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MOST, name="horovod-data-service")
+        self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MAX_CONNECTIONS, name="horovod-data-service")
         self.address = f"{_LOOPBACK}:{self._server.server_address[1]}"
         self._start(self._watch)
 
@@ -268,7 +268,7 @@ class Relay:
                         client.send_reader_heartbeat(self._number, self._reader)
                 else:
                     self._closed.wait(self._seconds)
-                if answers(self._dispatcher, self._seconds):
+                if responds(self._dispatcher, self._seconds):
                     last_data = time.monotonic()
                 elif time.monotonic() - last_data >= self._config.timeout and not self._closed.is_set():
                     self._give_up(over)
@@ -285,7 +285,7 @@ class Relay:
         self._empty = _service.DispatchServer(_service.DispatcherConfig(port=int(self.address.rpartition(":")[2])))
 
 
-def answers(place: tuple[str, int], seconds: float) -> bool:
+def responds(place: tuple[str, int], seconds: float) -> bool:
     """Return True if a gRPC server responds at the address.
 
     An open port is not enough, because a suspended process keeps its port open.

@@ -20,17 +20,17 @@ from horovod._keras.elastic import make_elastic as _make_elastic
 from horovod.common.elastic import Batch, ObjectState, State
 from horovod.common.elastic.own import PerRank, RandomNumbers
 
-_made = _make_elastic(_open_frontend(only="tensorflow"), __name__)
-run = _made["run"]
-batch = _made["batch"]
-KerasState = _made["KerasState"]
-TensorFlowKerasState = _made["TensorFlowKerasState"]
-CommitStateCallback = _made["CommitStateCallback"]
-Checkpoint = _made["Checkpoint"]
-ElasticDataset = _made["ElasticDataset"]
-UpdateDatasetCallback = _made["UpdateDatasetCallback"]
-UpdateBatchStateCallback = _made["UpdateBatchStateCallback"]
-UpdateEpochStateCallback = _made["UpdateEpochStateCallback"]
+_elastic = _make_elastic(_open_frontend(only="tensorflow"), __name__)
+run = _elastic["run"]
+batch = _elastic["batch"]
+KerasState = _elastic["KerasState"]
+TensorFlowKerasState = _elastic["TensorFlowKerasState"]
+CommitStateCallback = _elastic["CommitStateCallback"]
+Checkpoint = _elastic["Checkpoint"]
+ElasticDataset = _elastic["ElasticDataset"]
+UpdateDatasetCallback = _elastic["UpdateDatasetCallback"]
+UpdateBatchStateCallback = _elastic["UpdateBatchStateCallback"]
+UpdateEpochStateCallback = _elastic["UpdateEpochStateCallback"]
 
 __all__ = [
     "Batch",

@@ -48,15 +48,15 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
     shown = str(ranks) if size <= 8 else f"[{ranks[0]}, {ranks[1]}, ... {ranks[-1]}]"
     label = f"'{name}' (hvd, ranks {shown})"
     seconds = options.timeout.total_seconds()
-    known = members.current()
+    existing = members.current()
     try:
-        there = known.set_of(ranks)
+        there = existing.set_of(ranks)
         if not engine.wait(there, time.monotonic() + seconds):
             raise TimeoutError(f"not all members have created it within {seconds:g} s")
         # The frontend number keeps the operations of different groups apart. Rank 0 of the group chooses it for all
         # ranks, because the next free number can differ between ranks.
         if rank == 0:
-            number = known.next_number(ranks)
+            number = existing.next_number(ranks)
             options.store.set("number", str(number))
         else:
             number = int(options.store.get("number"))

@@ -43,7 +43,7 @@ class MemberSet:
         """Request the process set from the engine, unless a set with the same ranks exists."""
         self.ranks = list(ranks)
         self._lock = threading.Lock()
-        self._held: list[Callable[[int | None, Exception | None], None]] = []
+        self._callbacks: list[Callable[[int | None, Exception | None], None]] = []
         self._number = 0 if len(ranks) == state.require_job().size else find(self.ranks)
         self._error: Exception | None = None
         self._adding: Any = None
@@ -85,9 +85,9 @@ class MemberSet:
                 if error is None:
                     self._number = register_as(self.ranks, adding.sizes[0])
                 self._adding = None
-                for action in self._held:
+                for action in self._callbacks:
                     action(self._number, error)
-                self._held.clear()
+                self._callbacks.clear()
         return True
 
     poll = wait
@@ -98,8 +98,8 @@ class MemberSet:
             if self._adding is None:
                 action(self._number, self._error)
                 return
-            self._held.append(action)
-            first = len(self._held) == 1
+            self._callbacks.append(action)
+            first = len(self._callbacks) == 1
         if first:
             watch(self)
 

@@ -343,10 +343,10 @@ class HorovodProcessGroup(ProcessGroup):
 
     # Helpers
 
-    def _start(self, call: str, kind: int, source: Flat, target: Flat, opts: Any, **given: Any) -> Any:
+    def _start(self, call: str, kind: int, source: Flat, target: Flat, opts: Any, **options: Any) -> Any:
         self._begin(call)
         submitter = self._submit if getattr(opts, "asyncOp", True) else self._run
-        return self._submitted(call, lambda: submit(submitter, kind, source, target, self._number, **given))
+        return self._submitted(call, lambda: submit(submitter, kind, source, target, self._number, **options))
 
     def _begin(self, call: str) -> None:
         self._sequence += 1
@@ -374,9 +374,9 @@ class HorovodProcessGroup(ProcessGroup):
             self._coalesced.append(work)
         return work
 
-    def _check(self, call: str, holds: bool, accepted: str, got: object) -> None:
+    def _check(self, call: str, holds: bool, accepted: str, value: object) -> None:
         if not holds:
-            raise ValueError(f"{call} in process group {self.label}: must have {accepted}, got {got}")
+            raise ValueError(f"{call} in process group {self.label}: must have {accepted}, got {value}")
 
     def _one(self, call: str, tensors: Tensors) -> torch.Tensor:
         self._check(call, len(tensors) == 1, "one tensor", len(tensors))

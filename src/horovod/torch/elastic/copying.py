@@ -70,7 +70,7 @@ class Copies:
         batch, self._batch = self._batch, None
         if batch is None:
             return
-        batch.wanted.set()
+        batch.requested.set()
         batch.join()
         if not batch.changed:
             return
@@ -90,7 +90,7 @@ class _Batch(threading.Thread):
     def __init__(self, pairs: Sequence[Pair]) -> None:
         super().__init__(name="horovod-commit", daemon=True)
         self._pairs = [(source, into, source._version) for source, into in pairs]
-        self.wanted = threading.Event()
+        self.requested = threading.Event()
         """Set when the program waits for the copies, from when on it changes no tensor."""
         self.changed: list[Pair] = []
         """Pairs whose source has changed since the commit, so that the copy may be wrong."""
@@ -106,7 +106,7 @@ class _Batch(threading.Thread):
             while unsettled and unsettled[0][0] <= time.monotonic():
                 self._look_at(*unsettled.popleft())
         for settled, *one in unsettled:
-            self.wanted.wait(max(0.0, settled - time.monotonic()))
+            self.requested.wait(max(0.0, settled - time.monotonic()))
             self._look_at(settled, *one)
 
     def _look_at(self, _: float, source: torch.Tensor, into: torch.Tensor, version: int) -> None:

@@ -251,7 +251,7 @@ def handler_for(name: str, value: Any) -> StateHandler | None:
         raise cannot_be_copied(name, value, error) from error
 
 
-def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHandler]) -> None:
+def check_references(attributes: Mapping[str, Any], handlers: Mapping[str, StateHandler]) -> None:
     """Check that no ordinary attribute of the state refers to a value that has a handler.
 
     After a restore or a sync, such an attribute would refer to a copy of that value.
@@ -259,7 +259,7 @@ def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHand
     Raises:
         ValueError: If there is such an attribute.
     """
-    for name, value in others.items():
+    for name, value in attributes.items():
         for kept, handler in handlers.items():
             if any(one is handler.value for one in _parts(value)):
                 raise ValueError(

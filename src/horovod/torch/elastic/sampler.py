@@ -206,14 +206,14 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return len(self._mine)
 
 
-def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return the index in ``loop`` at which the samples of ``mine`` begin.
+def _ahead(loop: list[int], own: list[int]) -> int:
+    """Return the index in ``loop`` at which the samples of ``own`` begin.
 
-    If ``loop`` begins later in ``mine``, the result is negative: minus the number of samples of ``mine`` that ``loop``
+    If ``loop`` begins later in ``own``, the result is negative: minus the number of samples of ``own`` that ``loop``
     omits.
     """
-    if not loop or not mine:
-        return len(loop) - len(mine)
-    if mine[0] in loop:
-        return loop.index(mine[0])
-    return -mine.index(loop[0]) if loop[0] in mine else 0
+    if not loop or not own:
+        return len(loop) - len(own)
+    if own[0] in loop:
+        return loop.index(own[0])
+    return -own.index(loop[0]) if loop[0] in own else 0

@@ -49,9 +49,9 @@ __all__ = [
 class BeforeForward:
     """Snapshot of buffers and random generator state, taken at the first forward pass of a step."""
 
-    def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Create an object without a snapshot. ``begun`` is called before the first forward pass of each step."""
-        self._begun = begun
+    def __init__(self, callback: Callable[[], None] = lambda: None) -> None:
+        """Create an object without a snapshot. ``callback`` is called before the first forward pass of each step."""
+        self._callback = callback
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
         # True until the first forward pass of the next training step.
         self._armed = True
@@ -83,7 +83,7 @@ class BeforeForward:
         if not self._armed or not model.training:
             return
         self._armed = False
-        self._begun()
+        self._callback()
         self._random = torch.default_generator.get_state()
         if torch.cuda.is_initialized():
             self._random_of_devices = dict(enumerate(torch.cuda.get_rng_state_all()))
@@ -165,12 +165,12 @@ class TorchState(Keeping, ObjectState):
     def __init__(
         self, model: Any = None, optimizer: Any = None, *, always_restore: bool = False, **kwargs: Any
     ) -> None:
-        given = {name: value for name, value in (("model", model), ("optimizer", optimizer)) if value is not None}
-        given.update(kwargs)
+        members = {name: value for name, value in (("model", model), ("optimizer", optimizer)) if value is not None}
+        members.update(kwargs)
         handlers = {
-            name: handler for name, value in given.items() if (handler := _handler_for(name, value)) is not None
+            name: handler for name, value in members.items() if (handler := _handler_for(name, value)) is not None
         }
-        check_references({name: value for name, value in given.items() if name not in handlers}, handlers)
+        check_references({name: value for name, value in members.items() if name not in handlers}, handlers)
         object.__setattr__(self, "_handlers", {})
         if model is None:
             self.model = None
@@ -180,7 +180,7 @@ class TorchState(Keeping, ObjectState):
             bcast_object=broadcast_object,
             get_rank=rank,
             allgather_object=allgather_object,
-            **{name: value for name, value in given.items() if name not in handlers},
+            **{name: value for name, value in members.items() if name not in handlers},
         )
         for name, handler in handlers.items():
             object.__setattr__(self, name, handler.value)
@@ -363,7 +363,7 @@ class TorchState(Keeping, ObjectState):
             return Standing()
         # With a sharded optimizer, this rank cannot keep its current state, because recovery uses the last commit.
         whole = whole and not self._sharded
-        return Standing(self._steps.rounds, whole, self._commits, new=False, updates=self._steps.taken)
+        return Standing(self._steps.rounds, whole, self._commits, new=False, updates=self._steps.completed)
 
     def agree(self, standing: Standing) -> list[Standing]:
         names = [*self._names, *(f"{name}{one.describe()}" for name, one in self._handlers.items())]
@@ -390,7 +390,7 @@ class TorchState(Keeping, ObjectState):
         self._take_own(root)
 
     def adopted(self, root: Standing) -> None:
-        self._steps.rounds, self._steps.taken, self._commits = root.steps, root.updates, root.commits
+        self._steps.rounds, self._steps.completed, self._commits = root.steps, root.updates, root.commits
         self._synced = True
         self._steps.go_on()
         if self._sharded:  # All ranks now have this state, so it counts as committed even if the next commit fails.

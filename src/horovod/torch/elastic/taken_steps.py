@@ -97,7 +97,7 @@ class Round:
 class Steps:
     """Counter of the steps taken by the watched optimizers.
 
-    ``taken`` is the number of steps of all optimizers since the job began. ``rounds`` is the number of rounds, each
+    ``completed`` is the number of steps of all optimizers since the job began. ``rounds`` is the number of rounds, each
     with one step of every optimizer. Steps that are repeated after a restore count twice.
     """
 
@@ -114,7 +114,7 @@ class Steps:
             begins: Called before each step.
             counted: Function that returns the program's counters, such as ``state.batch``.
         """
-        self.taken = self.rounds = 0
+        self.completed = self.rounds = 0
         self._stepped = stepped
         self._begins = begins
         self._counted = counted
@@ -133,8 +133,8 @@ class Steps:
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Replace the optimizers whose steps are counted."""
-        wanted = {id(one): one for one in optimizers}
-        for key in [key for key in self._hooks if key not in wanted]:
+        optimizers_ = {id(one): one for one in optimizers}
+        for key in [key for key in self._hooks if key not in optimizers_]:
             for hook in self._hooks.pop(key)[1:]:
                 hook.remove()
         itself = weakref.ref(self)
@@ -147,13 +147,13 @@ class Steps:
             if (steps := itself()) is not None:
                 steps._begins()
 
-        for key, one in wanted.items():
+        for key, one in optimizers_.items():
             if key not in self._hooks:
                 self._hooks[key] = one, one.register_step_pre_hook(begins), one.register_step_post_hook(stepped)
         self.go_on()
 
     def _has_stepped(self, which: int) -> None:
-        self.taken += 1
+        self.completed += 1
         self._at_first = self._resumed_gradients = None
         if self._round.stepped(which, len(self._hooks)):
             self.rounds += 1

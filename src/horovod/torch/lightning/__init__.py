@@ -139,12 +139,12 @@ def _has_other_ranks() -> bool:
     return hvd.is_initialized() and hvd.size() > 1
 
 
-def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, gpus: int) -> torch.device:
+def own_device(devices: Sequence[torch.device], local_rank: int, local_size: int, gpus: int) -> torch.device:
     """Return this rank's device, selected from the Trainer's ``devices``.
 
     Args:
-        given: ``devices`` as parsed by Lightning, which interprets ``devices=1`` as GPU 0. For this value, the ranks of
-            a host share all of its GPUs. For other values, they use the given devices in order.
+        devices: ``devices`` as parsed by Lightning, which interprets ``devices=1`` as GPU 0. For this value, the ranks
+            of a host share all of its GPUs. For other values, they use the given devices in order.
         local_rank: Local rank of this process.
         local_size: Number of ranks on this host.
         gpus: Number of GPUs that are visible to this process.
@@ -152,19 +152,19 @@ def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, 
     Raises:
         ValueError: If ``devices`` does not match the ranks.
     """
-    kind = given[0].type
-    if kind == "cpu" and len(given) in (1, local_size):
-        return given[0]
+    kind = devices[0].type
+    if kind == "cpu" and len(devices) in (1, local_size):
+        return devices[0]
     if kind == "cuda":
-        if len(given) == 1 and given[0].index == 0:
+        if len(devices) == 1 and devices[0].index == 0:
             return torch.device("cuda", local_rank % gpus)
-        if len(given) >= local_size:
-            return given[local_rank]
+        if len(devices) >= local_size:
+            return devices[local_rank]
     supported = (
         "1, 'auto' or, for GPUs, as many as this host has ranks" if kind in ("cpu", "cuda") else "of CPU or CUDA"
     )
     raise ValueError(
-        f"the Trainer's devices must be {supported}, got {', '.join(map(str, given))} for {local_size} ranks on this "
+        f"the Trainer's devices must be {supported}, got {', '.join(map(str, devices))} for {local_size} ranks on this "
         "host, each of which uses one device"
     )
 
@@ -204,11 +204,11 @@ def make_class(pl: Any) -> Any:
             return None if self._device is None else [self._device]
 
         @parallel_devices.setter
-        def parallel_devices(self, given: Sequence[torch.device] | None) -> None:
+        def parallel_devices(self, devices: Sequence[torch.device] | None) -> None:
             """Select this rank's device from the devices found by the Trainer."""
-            if given and self._device is None:
-                gpus = torch.cuda.device_count() if given[0].type == "cuda" else 0
-                self._device = own_device(given, hvd.local_rank(), hvd.local_size(), gpus)
+            if devices and self._device is None:
+                gpus = torch.cuda.device_count() if devices[0].type == "cuda" else 0
+                self._device = own_device(devices, hvd.local_rank(), hvd.local_size(), gpus)
 
         @property
         def distributed_sampler_kwargs(self) -> dict[str, Any]:

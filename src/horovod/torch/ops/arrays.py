@@ -57,7 +57,7 @@ def accepting(function: _Function) -> _Function:
     return accepts  # type: ignore[return-value]
 
 
-def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
+def call(function: Callable[..., Any], argument: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an operation with an array of another library, or with a list that contains such arrays.
 
     If the result is a handle, ``synchronize`` converts the operation's result. A function whose name ends with an
@@ -69,16 +69,16 @@ def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) ->
     name = function.__name__
     in_place = name.endswith("_")
     what = name.removesuffix("_").removesuffix("_async")
-    if isinstance(given, Sequence):
-        given = list(given)
-        tensors: Any = [tensor_of(array, what, in_place) for array in given]
+    if isinstance(argument, Sequence):
+        argument = list(argument)
+        tensors: Any = [tensor_of(array, what, in_place) for array in argument]
     else:
-        tensors = tensor_of(given, what, in_place)
+        tensors = tensor_of(argument, what, in_place)
     result = function(tensors, *args, **kwargs)
     if "_async" in name:
-        handles.then(result, lambda outcome: _back(outcome, given, in_place))
+        handles.then(result, lambda outcome: _back(outcome, argument, in_place))
         return result
-    return _back(result, given, in_place)
+    return _back(result, argument, in_place)
 
 
 def is_foreign(array: Any) -> bool:
@@ -151,21 +151,21 @@ def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
     return devices.ADAPTERS["cuda"].another_stream(0 if stream == _LEGACY else stream, device)
 
 
-def _back(result: Any, given: Any, in_place: bool) -> Any:
-    if isinstance(given, list):
-        return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
+def _back(result: Any, argument: Any, in_place: bool) -> Any:
+    if isinstance(argument, list):
+        return [_back(one, like, in_place) for one, like in zip(result, argument, strict=True)]
     if isinstance(result, tuple):
         # The result of an alltoall is a tuple of the output and the received splits. Convert only the output.
-        return (_back(result[0], given, in_place), *result[1:])
-    if not is_foreign(given):
+        return (_back(result[0], argument, in_place), *result[1:])
+    if not is_foreign(argument):
         return result
-    take = _from_dlpack(given)
+    take = _from_dlpack(argument)
     # Convert the result even after an in-place operation: the conversion makes the library's current stream wait for
     # the operation.
     converted = take(result) if take is not None else result
-    if take is None and hasattr(given, "__cuda_array_interface__"):
-        _let_wait(given, result.device)
-    return given if in_place else converted
+    if take is None and hasattr(argument, "__cuda_array_interface__"):
+        _let_wait(argument, result.device)
+    return argument if in_place else converted
 
 
 def _let_wait(array: Any, device: torch.device) -> None:

@@ -245,16 +245,16 @@ class Streams:
         """Forget all recorded streams."""
         self._noted.clear()
 
-    def _others(self) -> list[Any]:
+    def _other_streams(self) -> list[Any]:
         handle = self._adapter.current_stream(self._device)
         return [stream for noted, stream in self._noted.items() if noted != handle]
 
     def __enter__(self) -> None:
-        for other in self._others():
+        for other in self._other_streams():
             self._adapter.stream(self._device).wait_stream(other)
 
     def __exit__(self, *_: object) -> None:
-        for other in self._others():
+        for other in self._other_streams():
             other.wait_stream(self._adapter.stream(self._device))
 
 

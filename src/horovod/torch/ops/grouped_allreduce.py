@@ -40,8 +40,8 @@ def submit_group(
     if name:
         group, members = groups.group_names("grouped_allreduce", name, count, process_set)
         # Use tuples as keys, because they cannot collide with user-supplied names.
-        known = [(member, count, wire) for member in members]
-        again = _take_group(known, sources, arguments)
+        keys = [(member, count, wire) for member in members]
+        again = _take_group(keys, sources, arguments)
         if again:
             for repeat, source, target in zip(again, sources, targets, strict=True):
                 repeat.work.submit_again(source.data_ptr(), target.data_ptr())
@@ -53,24 +53,24 @@ def submit_group(
     set_id(process_set, "grouped_allreduce")
     if not name:
         group, members = groups.group_names("grouped_allreduce", name, count, process_set)
-        known = [("", count, wire)] * count
+        keys = [("", count, wire)] * count
     return [
         create(submit(source, target, member, *arguments, group, count, wire=wire), key, source, *arguments)
-        for source, target, member, key in zip(sources, targets, members, known, strict=True)
+        for source, target, member, key in zip(sources, targets, members, keys, strict=True)
     ]
 
 
-def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
+def _take_group(keys: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
     """Return the reusable operations from this group's previous call, or an empty list if any tensor has none."""
-    taken: list[Repeat] = []
-    for key, source in zip(known, sources, strict=True):
+    repeats: list[Repeat] = []
+    for key, source in zip(keys, sources, strict=True):
         repeat = take(key, source, *arguments)
         if repeat is None:
-            for other in taken:
+            for other in repeats:
                 put_back(other)
             return []
-        taken.append(repeat)
-    return taken
+        repeats.append(repeat)
+    return repeats
 
 
 def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tensor], keep: Any) -> int:

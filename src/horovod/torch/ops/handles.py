@@ -73,7 +73,7 @@ _numbers = repeats.numbers
 _run_repeat, _finish_repeat = repeats.run, repeats.finish
 _records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = repeats.records
 _parked: dict[int, tuple[Any, Any]] = {}
-_held: list[Any] = []
+_retained: list[Any] = []
 _before_next_wait: list[Callable[[], None]] = []
 
 
@@ -303,7 +303,7 @@ def run_again(
         raise
     except BaseException:
         # Keep the tensors alive, because Ctrl-C has ended the wait while the engine is still using them.
-        _held.append((source, target))
+        _retained.append((source, target))
         raise
 
 
@@ -326,7 +326,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
         # The engine has rejected the operation, so it does not use the tensors.
         raise
     except BaseException:
-        _held.append(keep)
+        _retained.append(keep)
         raise
 
 
@@ -342,7 +342,7 @@ def forget_all() -> None:
     # If the engine is still running because another frontend uses it, keep the memory alive, because the engine can
     # still write to the memory.
     if state.engine is None:
-        _held.clear()
+        _retained.clear()
     _before_next_wait.clear()
     # Drop the Work objects, because each keeps its engine and the engine's device resources alive.
     repeats.idle.clear()

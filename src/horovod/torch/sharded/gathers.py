@@ -106,10 +106,10 @@ class Gathers:
             HorovodInternalError: If a rank was lost. Some parameters then have new values, and others old ones.
         """
         of = self._bucket_of
-        wanted = set(of.values() if parameters is None else [of[p] for p in parameters if p in of])
+        requested = set(of.values() if parameters is None else [of[p] for p in parameters if p in of])
         # If there is nothing to wait for, do not take the lock. The thread that holds it may be waiting for other
         # ranks, which may be waiting for this thread.
-        if not wanted or (self._failure is None and not any(bucket in self._pending for bucket in wanted)):
+        if not requested or (self._failure is None and not any(bucket in self._pending for bucket in requested)):
             return
         with self._lock:
             if (failure := self._failure) is not None:
@@ -118,7 +118,7 @@ class Gathers:
             try:
                 while self._pending:
                     bucket, handle = next(iter(self._pending.items()))
-                    needed = any(one in self._pending for one in wanted)
+                    needed = any(one in self._pending for one in requested)
                     # Keep the handle until the gather is complete, so that a later wait can continue after Ctrl-C.
                     if handles.wait_briefly(handle, _SLICE_SECONDS if needed else 0.0):
                         if bucket in self._pending:  # False if a signal handler has already completed this gather
