@@ -63,8 +63,8 @@ void define_crypto(nb::module_& m) {
     if (!good) throw nb::value_error("the encryption library cannot create keys");
     return handed_over(made);
   }, "library"_a, "secret"_a);
-  m.def("shared_key", [](const std::string& library, const nb::bytes& secret, const nb::bytes& theirs) {
-    const CipherKey other = cipher_key("theirs", theirs);
+  m.def("shared_key", [](const std::string& library, const nb::bytes& secret, const nb::bytes& remote) {
+    const CipherKey other = cipher_key("theirs", remote);
     CipherKey key = cipher_key("secret", secret), made;
     const bool good = library_at(library)->shared_key(key, other, &made);
     wipe(key.data(), key.size());

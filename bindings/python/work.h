@@ -28,19 +28,19 @@ struct Work {
 
   bool wait(double timeout) {
     // Keep a reference, because another thread can submit the work again while this thread does not hold the GIL.
-    const OperationPtr mine = op;
-    if (!mine->done() && !wait_for(mine, timeout)) return false;
-    check(mine->status());
+    const OperationPtr own = op;
+    if (!own->done() && !wait_for(own, timeout)) return false;
+    check(own->status());
     return true;
   }
-  bool wait_for(const OperationPtr& mine, double timeout) {
+  bool wait_for(const OperationPtr& own, double timeout) {
     const Deadline deadline = Deadline::after(seconds_or_forever(timeout));
     for (;;) {
       bool done;
       {
         nb::gil_scoped_release nogil;
         const Deadline slice = Deadline::after(kSignalSlice);
-        done = engine->wait(*mine, slice.when() < deadline.when() ? slice : deadline);
+        done = engine->wait(*own, slice.when() < deadline.when() ? slice : deadline);
       }
       if (done) return true;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -75,13 +75,13 @@ struct Work {
   void again(uintptr_t in, uintptr_t out) {
     check(engine->submit_again(&op, reinterpret_cast<const std::byte*>(in), reinterpret_cast<std::byte*>(out), kBlocking));
     if constexpr (kBlocking) {
-      const OperationPtr mine = op;
+      const OperationPtr own = op;
       {
         nb::gil_scoped_release nogil;
-        engine->drive(*mine);
+        engine->drive(*own);
       }
-      if (!mine->done()) wait_for(mine, -1.0);
-      check(mine->status());
+      if (!own->done()) wait_for(own, -1.0);
+      check(own->status());
     }
   }
 };

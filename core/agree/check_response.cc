@@ -53,8 +53,8 @@ bool good_sizes(const Response& r, size_t i, const Request& q, size_t size, size
   }
   if (r.kind == Kind::alltoall) {
     if (r.sizes.size() != size * size || q.splits.size() != size) return false;
-    const int64_t* mine = r.sizes.data() + rank * size;
-    return std::equal(q.splits.begin(), q.splits.end(), mine) && possible(r.sizes.data() + rank, size, size, row);
+    const int64_t* own = r.sizes.data() + rank * size;
+    return std::equal(q.splits.begin(), q.splits.end(), own) && possible(r.sizes.data() + rank, size, size, row);
   }
   return true;
 }

@@ -26,19 +26,19 @@ std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const Fuse
   std::map<uint64_t, std::vector<size_t>> of_group;
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];
-    FusionUnit* mine = nullptr;
+    FusionUnit* unit = nullptr;
     if (r.grouped()) {
       for (size_t l : of_group[r.unit]) {
-        if (alike(ready[units[l].members.front()].response, r.response)) mine = &units[l];
+        if (alike(ready[units[l].members.front()].response, r.response)) unit = &units[l];
       }
     }
-    if (!mine) {
+    if (!unit) {
       if (r.grouped()) of_group[r.unit].push_back(units.size());
-      mine = &units.emplace_back();
-      mine->apart = r.grouped() && options.groups_apart;
+      unit = &units.emplace_back();
+      unit->apart = r.grouped() && options.groups_apart;
     }
-    mine->members.push_back(i);
-    mine->bytes += r.bytes;
+    unit->members.push_back(i);
+    unit->bytes += r.bytes;
   }
   for (const auto& [unit, parts] : of_group) {
     for (size_t l : parts) units[l].apart |= parts.size() > 1;

@@ -45,12 +45,12 @@ std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double
       return sizes.count(rank) != 0 || std::find(gone.begin(), gone.end(), rank) != gone.end();
     });
     if (!all_spoken) continue;
-    const auto& [first, mine] = *spoken.sizes.begin();
+    const auto& [first, own] = *spoken.sizes.begin();
     const bool one_each = std::all_of(spoken.sizes.begin(), spoken.sizes.end(), [](const auto& entry) { return entry.second.size() == 1; });
-    const auto other = std::find_if(spoken.sizes.begin(), spoken.sizes.end(), [&mine](const auto& entry) { return entry.second != mine; });
+    const auto other = std::find_if(spoken.sizes.begin(), spoken.sizes.end(), [&own](const auto& entry) { return entry.second != own; });
     if (!one_each || other == spoken.sizes.end()) continue;
     const Status error(Code::mismatch, "ranks disagree about the size of the group '" + std::get<2>(name) +
-                                           "': " + std::to_string(*mine.begin()) + " on " + labels_[first] + ", " +
+                                           "': " + std::to_string(*own.begin()) + " on " + labels_[first] + ", " +
                                            std::to_string(*other->second.begin()) + " on " + labels_[other->first]);
     for (const Key& key : spoken.members) failed.emplace_back(key, error);
   }

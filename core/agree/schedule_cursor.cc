@@ -25,7 +25,7 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
     : schedule_(std::move(schedule)), slots_(schedule_->entries.size()), missing_(schedule_->buckets.size()) {
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     if (!requests[i]) continue;
-    slots_[i].mine = true;
+    slots_[i].own = true;
     slots_[i].request = *requests[i];
     const ScheduleEntry& e = schedule_->entries[i];
     if (e.unnamed) {
@@ -38,7 +38,7 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
   for (uint32_t b = 0; b < missing_.size(); ++b) {
     for (uint32_t e : schedule_->buckets[b].entries) {
       slots_[e].bucket = b;
-      missing_[b] += slots_[e].mine;
+      missing_[b] += slots_[e].own;
     }
   }
   for (auto& [key, stream] : unnamed_) {
@@ -105,7 +105,7 @@ const Schedule::Bucket& ScheduleCursor::take(std::vector<void*>* tokens) {
   tokens->clear();
   for (uint32_t e : bucket.entries) {
     Slot& slot = slots_[e];
-    if (!slot.mine) {
+    if (!slot.own) {
       tokens->push_back(nullptr);
       continue;
     }
@@ -122,7 +122,7 @@ const Schedule::Bucket& ScheduleCursor::take(std::vector<void*>* tokens) {
 const Schedule::Bucket& ScheduleCursor::peek(std::vector<void*>* tokens) const {
   const Schedule::Bucket& bucket = schedule_->buckets[executed_ % schedule_->buckets.size()];
   tokens->clear();
-  for (uint32_t e : bucket.entries) tokens->push_back(slots_[e].mine && !slots_[e].waiting.empty() ? slots_[e].waiting.front() : nullptr);
+  for (uint32_t e : bucket.entries) tokens->push_back(slots_[e].own && !slots_[e].waiting.empty() ? slots_[e].waiting.front() : nullptr);
   return bucket;
 }
 

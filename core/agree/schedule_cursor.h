@@ -76,7 +76,7 @@ class ScheduleCursor {
     // Tokens of submissions for this entry that have not been executed, one per round. There is rarely more than one.
     std::vector<void*> waiting;
     uint32_t bucket = 0;
-    bool mine = false;
+    bool own = false;
     // True if a bucket with this entry has been taken but the entry's operation is not finished.
     bool running = false;
     Stream* stream = nullptr;

@@ -46,12 +46,12 @@ class MpiBackend final : public Backend {
   const char* name() const override { return "mpi"; }
 
   std::string_view algorithm(const Comm& c, Collective collective, DType d, WireFormat wire, size_t bytes) const override {
-    if (ours(c) || wire != WireFormat::none || collective == Collective::adasum) return host_->algorithm(c, collective, d, wire, bytes);
+    if (is_local(c) || wire != WireFormat::none || collective == Collective::adasum) return host_->algorithm(c, collective, d, wire, bytes);
     return c.local && collective == Collective::allreduce ? "mpi_hierarchical" : "mpi";
   }
 
   Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
-    if (ours(c) || op == ReduceOp::adasum) return host_->allreduce(c, s, d, op, scale);
+    if (is_local(c) || op == ReduceOp::adasum) return host_->allreduce(c, s, d, op, scale);
     if (!c.local) return reduce(c, s, d, op, scale);
     const BetweenHosts between = [this](Comm& cross, std::byte* data, size_t count, DType type, ReduceOp how) {
       const Segments::Piece piece{data, data, count};
@@ -75,7 +75,7 @@ class MpiBackend final : public Backend {
   }
 
   Status broadcast(Comm& c, std::byte* data, size_t bytes, int root) override {
-    if (ours(c)) return host_->broadcast(c, data, bytes, root);
+    if (is_local(c)) return host_->broadcast(c, data, bytes, root);
     return within(c, [&](Handle comm) -> Status {
       const size_t most = piece_of(static_cast<size_t>(c.size));
       for (size_t first = 0; first < bytes; first += most) {
@@ -89,31 +89,31 @@ class MpiBackend final : public Backend {
   }
 
   Status allgather(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> bytes) override {
-    if (ours(c)) return host_->allgather(c, in, out, bytes);
+    if (is_local(c)) return host_->allgather(c, in, out, bytes);
     return within(c, [&](Handle comm) -> Status {
       const size_t largest = *std::max_element(bytes.begin(), bytes.end()), block = piece_of(bytes.size()) / bytes.size();
       for (size_t first = 0; first < largest; first += block) {
-        const size_t total = cut(bytes, first, block, &theirs_), mine = theirs_[static_cast<size_t>(c.rank)];
+        const size_t total = cut(bytes, first, block, &remote_), own = remote_[static_cast<size_t>(c.rank)];
         std::byte* received = calls_.memory(MpiCalls::kReceive, total);
-        const std::byte* send = mine ? in + first : calls_.memory(MpiCalls::kSend, 1);
-        HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, send, received, theirs_));
-        spread(received, theirs_, out, bytes, first);
+        const std::byte* send = own ? in + first : calls_.memory(MpiCalls::kSend, 1);
+        HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, send, received, remote_));
+        spread(received, remote_, out, bytes, first);
       }
       return {};
     });
   }
 
   Status alltoall(Comm& c, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive) override {
-    if (ours(c)) return host_->alltoall(c, in, send, out, receive);
+    if (is_local(c)) return host_->alltoall(c, in, send, out, receive);
     return within(c, [&](Handle comm) -> Status {
       size_t largest = 0;
       HVD_RETURN_IF_ERROR(largest_of_all(c, comm, *std::max_element(send.begin(), send.end()), &largest));
       const size_t block = piece_of(send.size()) / send.size();
       for (size_t first = 0; first < largest; first += block) {
-        const size_t going = cut(send, first, block, &mine_), coming = cut(receive, first, block, &theirs_);
+        const size_t going = cut(send, first, block, &own_), coming = cut(receive, first, block, &remote_);
         std::byte* received = calls_.memory(MpiCalls::kReceive, coming);
-        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, collect(in, send, first, mine_, going), mine_, received, theirs_));
-        spread(received, theirs_, out, receive, first);
+        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, collect(in, send, first, own_, going), own_, received, remote_));
+        spread(received, remote_, out, receive, first);
       }
       return {};
     });
@@ -121,18 +121,18 @@ class MpiBackend final : public Backend {
 
   Status reducescatter(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d, ReduceOp op,
                        const Scale& scale) override {
-    if (ours(c)) return host_->reducescatter(c, in, out, counts, d, op, scale);
+    if (is_local(c)) return host_->reducescatter(c, in, out, counts, d, op, scale);
     return within(c, [&](Handle comm) -> Status {
       const size_t element = size_of(d), block = std::max<size_t>(piece_of(counts.size()) / counts.size() / element, 1) * element;
       parts_.clear();
       for (const size_t count : counts) parts_.push_back(count * element);
       const size_t largest = *std::max_element(parts_.begin(), parts_.end());
       for (size_t first = 0; first < largest; first += block) {
-        const size_t going = cut(parts_, first, block, &mine_), part = mine_[static_cast<size_t>(c.rank)];
-        const std::byte* packed = collect(in, parts_, first, mine_, going);
-        theirs_.assign(counts.size(), part);
+        const size_t going = cut(parts_, first, block, &own_), part = own_[static_cast<size_t>(c.rank)];
+        const std::byte* packed = collect(in, parts_, first, own_, going);
+        remote_.assign(counts.size(), part);
         std::byte* received = calls_.memory(MpiCalls::kReceive, part * counts.size());
-        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, packed, mine_, received, theirs_));
+        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, packed, own_, received, remote_));
         if (part) reduce_many(d, op, out + first, sources(received, part, counts.size()), part / element, scale);
       }
       return {};
@@ -140,19 +140,19 @@ class MpiBackend final : public Backend {
   }
 
   Status barrier(Comm& c) override {
-    if (ours(c)) return host_->barrier(c);
+    if (is_local(c)) return host_->barrier(c);
     return within(c, [&](Handle comm) { return calls_.barrier(c, comm); });
   }
 
   void set_removed(const Comm& c) override {
     for (const Comm* comm : {&c, static_cast<const Comm*>(c.cross)}) {
-      if (comm && !ours(*comm)) calls_.forget(*comm);
+      if (comm && !is_local(*comm)) calls_.forget(*comm);
     }
   }
 
  private:
   // True if the host backend executes the operation, because shared memory is faster than any library.
-  static bool ours(const Comm& c) { return c.size == 1 || c.node; }
+  static bool is_local(const Comm& c) { return c.size == 1 || c.node; }
 
   Status within(Comm& c, const std::function<Status(Handle)>& work) {
     Handle comm = 0;
@@ -165,14 +165,14 @@ class MpiBackend final : public Backend {
       const size_t element = size_of(d), step = piece_of(static_cast<size_t>(c.size)) / element;
       for (size_t first = 0; first < s.total; first += step) {
         const size_t n = std::min(step, s.total - first);
-        const std::byte* mine = in_one(s, first, n, element);
-        if (!mine) {
+        const std::byte* own = in_one(s, first, n, element);
+        if (!own) {
           std::byte* gathered = calls_.memory(MpiCalls::kSend, n * element);
           s.gather(first, n, element, gathered);
-          mine = gathered;
+          own = gathered;
         }
         std::byte* result = calls_.memory(MpiCalls::kResult, n * element);
-        HVD_RETURN_IF_ERROR(reduce_piece(c, comm, mine, result, n, d, op));
+        HVD_RETURN_IF_ERROR(reduce_piece(c, comm, own, result, n, d, op));
         if (!scale.identity()) hvd::scale(d, result, result, n, scale);
         s.scatter(first, n, element, result);
       }
@@ -180,37 +180,37 @@ class MpiBackend final : public Backend {
     });
   }
 
-  Status reduce_piece(Comm& c, Handle comm, const std::byte* mine, std::byte* result, size_t n, DType d, ReduceOp op) {
+  Status reduce_piece(Comm& c, Handle comm, const std::byte* own, std::byte* result, size_t n, DType d, ReduceOp op) {
     const size_t element = size_of(d), bytes = n * element, ranks = static_cast<size_t>(c.size);
     const mpi::Abi& abi = session_->abi();
     if (const Handle type = abi.type_of(d), by = abi.op_of(op); reduces_ && type && by) {
-      return calls_.allreduce(c, comm, mine, result, n, type, by);
+      return calls_.allreduce(c, comm, own, result, n, type, by);
     }
     if (bytes * ranks <= kSmall) {
       std::byte* all = calls_.memory(MpiCalls::kReceive, bytes * ranks);
-      HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, mine, all, bytes));
+      HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, own, all, bytes));
       reduce_many(d, op, result, sources(all, bytes, ranks), n, {});
       return {};
     }
     parts_.clear();
     for (int i = 0; i < c.size; ++i) parts_.push_back((slice_at(n, c.size, i + 1) - slice_at(n, c.size, i)) * element);
     const size_t me = static_cast<size_t>(c.rank), part = parts_[me];
-    theirs_.assign(ranks, part);
+    remote_.assign(ranks, part);
     std::byte* contributions = calls_.memory(MpiCalls::kReceive, part * ranks);
-    HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, mine, parts_, contributions, theirs_, true));
+    HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, own, parts_, contributions, remote_, true));
     std::byte* sum = calls_.memory(MpiCalls::kMine, std::max<size_t>(part, 1));
     sources(contributions, part, ranks);
-    sources_[me] = mine + slice_at(n, c.size, c.rank) * element;
+    sources_[me] = own + slice_at(n, c.size, c.rank) * element;
     reduce_many(d, op, sum, sources_, part / element, {});
     return calls_.allgather(c, comm, sum, result, parts_);
   }
 
   // Return the largest number of bytes that any rank sends to another. A rank knows only its own sizes, so MPI computes the maximum.
-  Status largest_of_all(Comm& c, Handle comm, size_t mine, size_t* out) {
+  Status largest_of_all(Comm& c, Handle comm, size_t own, size_t* out) {
     const auto& abi = session_->abi();
     auto* send = calls_.memory(MpiCalls::kSend, sizeof(int64_t));
     auto* result = calls_.memory(MpiCalls::kResult, sizeof(int64_t));
-    const auto value = static_cast<int64_t>(mine);
+    const auto value = static_cast<int64_t>(own);
     std::memcpy(send, &value, sizeof value);
     HVD_RETURN_IF_ERROR(calls_.allreduce(c, comm, send, result, 1, abi.int64, abi.max));
     int64_t largest = 0;
@@ -265,7 +265,7 @@ class MpiBackend final : public Backend {
   const bool reduces_;
   MpiCalls calls_;
   std::unique_ptr<Backend> host_;
-  std::vector<size_t> parts_, mine_, theirs_;
+  std::vector<size_t> parts_, own_, remote_;
   std::vector<const std::byte*> sources_;
 };
 

@@ -58,8 +58,8 @@ Status allgather_ring(Comm& comm, const std::byte* in, std::byte* out, std::span
   auto* offsets = reinterpret_cast<size_t*>(comm.scratch->get(kSlotOffsets, (n + 1) * sizeof(size_t)));
   offsets[0] = 0;
   for (size_t i = 0; i < n; ++i) offsets[i + 1] = offsets[i] + bytes[i];
-  std::byte* mine = out + offsets[comm.rank];
-  if (mine != in && bytes[comm.rank] > 0) std::memcpy(mine, in, bytes[comm.rank]);
+  std::byte* own = out + offsets[comm.rank];
+  if (own != in && bytes[comm.rank] > 0) std::memcpy(own, in, bytes[comm.rank]);
   if (n == 1 || offsets[n] == 0) return {};
   return ring_pass(comm, out, {offsets, n + 1}, comm.rank, nullptr);
 }

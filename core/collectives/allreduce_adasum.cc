@@ -89,11 +89,11 @@ struct Factors {
   }
 
  private:
-  void set(int i, double share, int mine, int theirs) {
-    factors[i] = 1 - std::ldexp(share, theirs - mine);
+  void set(int i, double share, int own, int remote) {
+    factors[i] = 1 - std::ldexp(share, remote - own);
     if (!std::isinf(factors[i])) return;
-    units[i] = root_of_inverse(mine);
-    factors[i] = std::ldexp(1.0, mine) - std::ldexp(share, theirs);
+    units[i] = root_of_inverse(own);
+    factors[i] = std::ldexp(1.0, own) - std::ldexp(share, remote);
   }
 };
 
@@ -122,7 +122,7 @@ class Adasum {
   void each_part(Visit visit) const;
   void pack();
   Status trade(int step, ConstBytes out, Bytes in);
-  Status combine(int step, Range kept, const std::byte* theirs);
+  Status combine(int step, Range kept, const std::byte* remote);
   Status add_sums(int step);
 
   Comm& comm_;
@@ -214,9 +214,9 @@ Status Adasum::run() {
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {
     const Range kept = path[k].half(lower(k)), given = path[k].half(!lower(k));
-    std::byte* theirs = comm_.scratch->get(kSlotTheirs, elements(kept) * size_of(acc_));
-    HVD_RETURN_IF_ERROR(trade(k, of(wide_, given, acc_), {theirs, elements(kept) * size_of(acc_)}));
-    HVD_RETURN_IF_ERROR(combine(k, kept, theirs));
+    std::byte* remote = comm_.scratch->get(kSlotTheirs, elements(kept) * size_of(acc_));
+    HVD_RETURN_IF_ERROR(trade(k, of(wide_, given, acc_), {remote, elements(kept) * size_of(acc_)}));
+    HVD_RETURN_IF_ERROR(combine(k, kept, remote));
     path[k + 1] = kept;
   }
   narrowed(narrow_, wide_, at(path[steps].lo), elements(path[steps]), dtype_);
@@ -229,15 +229,15 @@ Status Adasum::run() {
 
 // Combine this rank's values with those of its partner, for each tensor separately, so that its bits do not depend on the tensors fused
 // with it. `a` is the operand of the lower rank.
-Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
+Status Adasum::combine(int step, Range kept, const std::byte* remote) {
   const size_t from = at(kept.lo);
   auto each = [&](auto&& visit) {
     for (size_t p = kept.lo; p < kept.hi; ++p) {
       for (size_t t = 0; t < tensors(); ++t) {
         const size_t here = at(p, t), count = starts_[p * tensors() + t + 1] - here;
-        std::byte* mine = wide_ + here * size_of(acc_);
-        const std::byte* other = theirs + (here - from) * size_of(acc_);
-        if (count > 0) visit(t, mine, lower(step) ? mine : other, lower(step) ? other : mine, count);
+        std::byte* own = wide_ + here * size_of(acc_);
+        const std::byte* other = remote + (here - from) * size_of(acc_);
+        if (count > 0) visit(t, own, lower(step) ? own : other, lower(step) ? other : own, count);
       }
     }
   };

@@ -13,19 +13,19 @@ constexpr size_t kArenaBlockBytes = 8 << 10;
 }  // namespace
 
 ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_t element) {
-  ArenaOffsets mine;
+  ArenaOffsets own;
   const std::byte* base = node.arena(node.me());
-  if (!base || data.pieces.size() > ArenaOffsets::kMax) return mine;
+  if (!base || data.pieces.size() > ArenaOffsets::kMax) return own;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
     // Memory outside the arena gives an offset beyond the arena's size: unsigned subtraction wraps around for memory below it, and for null
     // (on a rank that has called join()).
     const uint64_t offset = reinterpret_cast<uintptr_t>(piece.out) - reinterpret_cast<uintptr_t>(base);
-    if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return mine;
-    mine.offset[i] = offset;
+    if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return own;
+    own.offset[i] = offset;
   }
-  mine.count = data.pieces.size();
-  return mine;
+  own.count = data.pieces.size();
+  return own;
 }
 
 Status allreduce_in_place(NodeGroup& node, const Segments& data, const ArenaOffsets* const* offsets, uint64_t stage, DType d, ReduceOp op,

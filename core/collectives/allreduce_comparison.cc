@@ -16,17 +16,15 @@ Status allreduce_naive(Comm& comm, std::byte* data, size_t count, DType d, Reduc
   if (count == 0 || comm.size == 1) return {};
   const size_t n = static_cast<size_t>(comm.size), element = size_of(d);
   const size_t block = std::min(count, block_of_contributions(n) / element);
-  std::byte* theirs = comm.scratch->get(kSlotTheirs, n * block * element);
+  std::byte* remote = comm.scratch->get(kSlotTheirs, n * block * element);
   auto** sources = reinterpret_cast<const std::byte**>(comm.scratch->get(kSlotSources, n * sizeof(std::byte*)));
   for (size_t first = 0; first < count; first += block) {
-    const Bytes mine(data + first * element, std::min(block, count - first) * element);
-    for (size_t i = 0; i < n; ++i) sources[i] = theirs + i * block * element;
-    auto transfer = [&](int peer) {
-      return Transfer{peer, mine, Bytes(theirs + static_cast<size_t>(peer) * block * element, mine.size())};
-    };
+    const Bytes own(data + first * element, std::min(block, count - first) * element);
+    for (size_t i = 0; i < n; ++i) sources[i] = remote + i * block * element;
+    auto transfer = [&](int peer) { return Transfer{peer, own, Bytes(remote + static_cast<size_t>(peer) * block * element, own.size())}; };
     HVD_RETURN_IF_ERROR(with_every_peer(comm, transfer));
-    sources[comm.rank] = mine.data();
-    reduce_many(d, op, mine.data(), {sources, n}, mine.size() / element, {});
+    sources[comm.rank] = own.data();
+    reduce_many(d, op, own.data(), {sources, n}, own.size() / element, {});
   }
   return {};
 }
@@ -47,18 +45,18 @@ constexpr int kDriver = 0;
 class Driver {
  public:
   Driver(Comm& comm, size_t block, DType d, ReduceOp op)
-      : comm_(comm), dtype_(d), op_(op), theirs_(comm.scratch->get(kSlotTheirs, comm.size * block)), block_(block), sources_(comm.size),
+      : comm_(comm), dtype_(d), op_(op), remote_(comm.scratch->get(kSlotTheirs, comm.size * block)), block_(block), sources_(comm.size),
         transfers_(comm.size) {}
 
-  Status round(Bytes mine) {
+  Status round(Bytes own) {
     for (int i = 0; i < comm_.size; ++i) {
-      const Bytes place(theirs_ + i * block_, mine.size());
-      sources_[i] = i == comm_.rank ? mine.data() : place.data();
+      const Bytes place(remote_ + i * block_, own.size());
+      sources_[i] = i == comm_.rank ? own.data() : place.data();
       transfers_[i] = {i, {}, i == comm_.rank ? Bytes() : place};
     }
     HVD_RETURN_IF_ERROR(exchange_all(comm_, transfers_));
-    reduce_many(dtype_, op_, mine.data(), sources_, mine.size() / size_of(dtype_), {});
-    for (int i = 0; i < comm_.size; ++i) transfers_[i] = {i, i == comm_.rank ? ConstBytes() : ConstBytes(mine), {}};
+    reduce_many(dtype_, op_, own.data(), sources_, own.size() / size_of(dtype_), {});
+    for (int i = 0; i < comm_.size; ++i) transfers_[i] = {i, i == comm_.rank ? ConstBytes() : ConstBytes(own), {}};
     return exchange_all(comm_, transfers_);
   }
 
@@ -66,7 +64,7 @@ class Driver {
   Comm& comm_;
   DType dtype_;
   ReduceOp op_;
-  std::byte* theirs_;
+  std::byte* remote_;
   // Maximum number of data bytes processed per round.
   size_t block_;
   std::vector<const std::byte*> sources_;
@@ -87,11 +85,11 @@ Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, Redu
   };
   if (comm.rank == kDriver) {
     Driver driver(comm, block, d, op);
-    return rounds([&](Bytes mine) { return driver.round(mine); });
+    return rounds([&](Bytes own) { return driver.round(own); });
   }
-  return rounds([&](Bytes mine) -> Status {
-    HVD_RETURN_IF_ERROR(send_to(comm, kDriver, mine));
-    return recv_from(comm, kDriver, mine);
+  return rounds([&](Bytes own) -> Status {
+    HVD_RETURN_IF_ERROR(send_to(comm, kDriver, own));
+    return recv_from(comm, kDriver, own);
   });
 }
 
@@ -114,7 +112,7 @@ Status reduce_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
     const int place = fold.place ^ distance, peer = fold.rank_at(place);
     auto sum = [&](int place_of_it) { return distance > 1 || fold.begins_with_sum(place_of_it); };
     if (fold.place & distance) return send_to(comm, peer, v.outgoing(sum(fold.place), 0, v.count));
-    HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, {}, peer, v.mine(0, v.count), v.combine(sum(place), op, false)));
+    HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, {}, peer, v.own(0, v.count), v.combine(sum(place), op, false)));
   }
   return {};
 }

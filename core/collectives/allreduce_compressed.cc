@@ -34,24 +34,24 @@ class CodedAllreduce {
   CodedAllreduce(Comm& comm, std::span<const CodedRun> runs, WireFormat format, const Scale& scale)
       : comm_(comm), runs_(runs), format_(format), scale_(scale), parts_{format, n()},
         bytes_(reinterpret_cast<size_t*>(comm.scratch->get(kSlotCodedCounts, 2 * n() * sizeof(size_t))), n()),
-        mine_(bytes_.data() + n(), n()) {
+        own_sizes_(bytes_.data() + n(), n()) {
     for (size_t i = 0; i < n(); ++i) {
       bytes_[i] = 0;
       for (const CodedRun& run : runs_) bytes_[i] += coded_bytes(format_, parts_.of(run, i).count);
       total_ += bytes_[i];
       if (i < static_cast<size_t>(comm_.rank)) before_ += bytes_[i];
     }
-    for (size_t& m : mine_) m = bytes_[comm_.rank];
+    for (size_t& m : own_sizes_) m = bytes_[comm_.rank];
   }
 
   Status run() {
     if (total_ == 0) return {};
     std::byte* coded = comm_.scratch->get(kSlotCoded, total_);
-    std::byte* theirs = comm_.scratch->get(kSlotCodedTheirs, n() * mine_[0]);
+    std::byte* remote = comm_.scratch->get(kSlotCodedTheirs, n() * own_sizes_[0]);
     contribute(coded);
-    HVD_RETURN_IF_ERROR(comm_.node ? alltoall_shm(comm_, coded, bytes_, theirs, mine_)
-                                   : alltoall_pairwise(comm_, coded, bytes_, theirs, mine_));
-    reduce(theirs, coded + before_);
+    HVD_RETURN_IF_ERROR(comm_.node ? alltoall_shm(comm_, coded, bytes_, remote, own_sizes_)
+                                   : alltoall_pairwise(comm_, coded, bytes_, remote, own_sizes_));
+    reduce(remote, coded + before_);
     HVD_RETURN_IF_ERROR(gather(coded));
     take_out(coded);
     return {};
@@ -82,7 +82,7 @@ class CodedAllreduce {
   }
 
   // Reduce all contributions to this rank's slice and encode the result.
-  void reduce(const std::byte* theirs, std::byte* coded) const {
+  void reduce(const std::byte* remote, std::byte* coded) const {
     auto* floats = reinterpret_cast<float*>(comm_.scratch->get(kSlotCodedFloats, n() * kCodedStep * sizeof(float)));
     auto* sources = reinterpret_cast<const std::byte**>(comm_.scratch->get(kSlotSources, n() * sizeof(std::byte*)));
     for (size_t r = 0; r < n(); ++r) sources[r] = reinterpret_cast<const std::byte*>(floats + r * kCodedStep);
@@ -90,13 +90,13 @@ class CodedAllreduce {
       const CodedRun part = parts_.of(run, static_cast<size_t>(comm_.rank));
       in_steps(part.count, [&](size_t at, size_t some) {
         const size_t offset = coded_bytes(format_, at);
-        for (size_t r = 0; r < n(); ++r) decode_floats(format_, floats + r * kCodedStep, theirs + r * mine_[0] + offset, some);
+        for (size_t r = 0; r < n(); ++r) decode_floats(format_, floats + r * kCodedStep, remote + r * own_sizes_[0] + offset, some);
         alignas(64) float sum[kCodedStep];
         reduce_many(DType::float32, ReduceOp::sum, reinterpret_cast<std::byte*>(sum), {sources, n()}, some, scale_);
         encode_floats(format_, coded + offset, sum, some);
         if (part.residual) keep_rest(part, at, some, sum, coded + offset);
       });
-      theirs += coded_bytes(format_, part.count);
+      remote += coded_bytes(format_, part.count);
       coded += coded_bytes(format_, part.count);
     }
   }
@@ -114,14 +114,14 @@ class CodedAllreduce {
   }
 
   Status gather(std::byte* coded) {
-    const std::byte* mine = coded + before_;
-    if (comm_.node) return allgather_shm(comm_, mine, coded, bytes_);
+    const std::byte* own = coded + before_;
+    if (comm_.node) return allgather_shm(comm_, own, coded, bytes_);
     auto part = [&](int i) {
       size_t first = 0;
       for (int r = 0; r < i; ++r) first += bytes_[r];
       return Bytes(coded + first, bytes_[i]);
     };
-    return with_every_peer(comm_, [&](int peer) { return Transfer{peer, ConstBytes(mine, mine_[0]), part(peer)}; });
+    return with_every_peer(comm_, [&](int peer) { return Transfer{peer, ConstBytes(own, own_sizes_[0]), part(peer)}; });
   }
 
   void take_out(const std::byte* coded) const {
@@ -146,7 +146,7 @@ class CodedAllreduce {
   // Encoded size in bytes of the slice that each rank owns.
   std::span<size_t> bytes_;
   // Bytes that this rank receives from each rank. All are equal, because every rank sends it the same slice.
-  std::span<size_t> mine_;
+  std::span<size_t> own_sizes_;
   size_t total_ = 0, before_ = 0;
 };
 

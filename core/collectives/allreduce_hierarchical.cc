@@ -57,7 +57,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   // True if this rank owns a slice.
   const bool own = local.rank < comm.slices;
   auto begin = [&](int i) { return slice_at(count, comm.slices, std::min(i, comm.slices)); };
-  const size_t first = begin(local.rank), mine = begin(local.rank + 1) - first;
+  const size_t first = begin(local.rank), own_count = begin(local.rank + 1) - first;
   auto* memory = reinterpret_cast<size_t*>(comm.scratch->get(kSlotHierarchyCounts, local.size * sizeof(size_t)));
   const std::span<const size_t> parts(memory, local.size);
   for (int i = 0; i < local.size; ++i) memory[i] = begin(i + 1) - begin(i);
@@ -66,12 +66,12 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   // Memory of this rank's slice, which no other rank accesses.
   std::byte* slice = wide + first * size_of(acc);
   if (local.size > 1) {
-    std::byte* sum = comm.scratch->get(kSlotHierarchySlice, mine * size_of(acc));
+    std::byte* sum = comm.scratch->get(kSlotHierarchySlice, own_count * size_of(acc));
     HVD_RETURN_IF_ERROR(reducescatter_shm(local, wide, sum, parts, acc, op, {}));
     slice = sum;
   }
   std::byte* result = data + first * size_of(d);
-  if (own) HVD_RETURN_IF_ERROR(between_hosts(comm.tuning, *comm.cross, slice, acc, result, d, mine, op, other));
+  if (own) HVD_RETURN_IF_ERROR(between_hosts(comm.tuning, *comm.cross, slice, acc, result, d, own_count, op, other));
   if (local.size == 1) return {};
   for (int i = 0; i < local.size; ++i) memory[i] *= size_of(d);
   return allgather_shm(local, result, data, parts);

@@ -52,7 +52,7 @@ class Direct {
       return Bytes(base + from * size_of(type), (to - from) * size_of(type));
     };
     auto slice = [&](int i) { return slice_of(data, d, i); };
-    mine_ = slice(comm.rank);
+    own_ = slice(comm.rank);
     final_ = slice_of(result, out, comm.rank);
     const size_t peers = static_cast<size_t>(comm.size) - 1;
     block_ = std::clamp<size_t>(kBlocks / peers / kAlign * kAlign, kBlockLeast, kBlockMost);
@@ -81,7 +81,7 @@ class Direct {
       complete = complete && e.missing.empty();
       left = left || waits_for(e) || owes(e);
     }
-    if (complete && ready_ < mine_.size()) {
+    if (complete && ready_ < own_.size()) {
       add_block();
       moved = left = true;
     }
@@ -103,22 +103,22 @@ class Direct {
   // safe: the peer sends a result only after it has received them.
   Status receive(Exchange& e, bool& moved) {
     if (!e.missing.empty()) return advance_in(comm_, e.peer, e.missing, moved);
-    const bool contributed = ready_ + e.block.size() == mine_.size();
+    const bool contributed = ready_ + e.block.size() == own_.size();
     return contributed ? advance_in(comm_, e.peer, e.result, moved) : Status::Ok();
   }
 
   void open_block() {
-    const size_t bytes = std::min(block_, mine_.size() - ready_);
+    const size_t bytes = std::min(block_, own_.size() - ready_);
     for (Exchange& e : exchanges_) e.missing = e.block = {e.block.data(), bytes};
   }
 
   void add_block() {
     const size_t bytes = exchanges_[0].block.size();
-    std::byte* target = mine_.data() + ready_;
+    std::byte* target = own_.data() + ready_;
     for (const Exchange& e : exchanges_) sources_[e.peer] = e.block.data();
     sources_[comm_.rank] = target;
     reduce_many(dtype_, op_, target, {sources_, static_cast<size_t>(comm_.size)}, bytes / size_of(dtype_), {});
-    if (out_ != dtype_) narrowed(final_.data(), mine_.data(), ready_ / size_of(dtype_), bytes / size_of(dtype_), out_);
+    if (out_ != dtype_) narrowed(final_.data(), own_.data(), ready_ / size_of(dtype_), bytes / size_of(dtype_), out_);
     ready_ += bytes;
     open_block();
   }
@@ -146,7 +146,7 @@ class Direct {
   DType dtype_, out_;
   ReduceOp op_;
   // Data of the slice that this rank owns.
-  Bytes mine_;
+  Bytes own_;
   // Memory for the result of this rank's slice.
   Bytes final_;
   // Number of bytes of the slice that are reduced at a time.
@@ -167,8 +167,8 @@ Status in_windows(Comm& comm, std::byte* data, DType d, std::byte* result, DType
   const size_t begin = slice_at(count, comm.size, comm.rank);
   HVD_RETURN_IF_ERROR(reducescatter_pairwise(comm, data, data + begin * size_of(d), {counts, static_cast<size_t>(comm.size)}, d, op, {}));
   if (out != d) narrowed(result, data, begin, counts[comm.rank], out);
-  const Bytes mine = slice(comm.rank);
-  return with_every_peer(comm, [&](int peer) { return Transfer{peer, mine, slice(peer)}; });
+  const Bytes own = slice(comm.rank);
+  return with_every_peer(comm, [&](int peer) { return Transfer{peer, own, slice(peer)}; });
 }
 
 }  // namespace

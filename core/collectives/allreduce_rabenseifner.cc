@@ -62,7 +62,7 @@ Status halve_and_double(Comm& comm, const AllreduceValues& v, ReduceOp op, bool 
       auto sum = [&](int place) { return sums || k > 0 || fold.begins_with_sum(place); };
       const ConstBytes out = v.outgoing(sum(fold.place), given.lo, given.hi);
       const Combine combine = v.combine(sum(fold.place ^ (1 << k)), op, !halving.lower(k));
-      HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, out, peer, v.mine(kept.lo, kept.hi), combine));
+      HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, out, peer, v.own(kept.lo, kept.hi), combine));
     }
     const Range own = halving.own();
     narrowed(data, v.wide, own.lo, own.hi - own.lo, d);

@@ -17,17 +17,17 @@ namespace {
 Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
-  const Bytes mine = v.mine(0, v.count);
+  const Bytes own = v.own(0, v.count);
   const Combine combine = v.combine(theirs_is_sum, op, place < fold.place);
-  if (!sum) return exchange_combine(comm, peer, v.outgoing(false, 0, v.count), peer, mine, combine);
+  if (!sum) return exchange_combine(comm, peer, v.outgoing(false, 0, v.count), peer, own, combine);
   // Add the peer's values only after the exchange, because a buffer must not change while it is being sent.
-  std::byte* theirs = comm.scratch->get(kSlotTheirs, mine.size());
-  if (theirs_is_sum) return swap_combine(comm, peer, mine, theirs, combine);
-  HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
-  auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
-  widen(v.d, wide, theirs, v.count);
+  std::byte* remote = comm.scratch->get(kSlotTheirs, own.size());
+  if (theirs_is_sum) return swap_combine(comm, peer, own, remote, combine);
+  HVD_RETURN_IF_ERROR(exchange(comm, peer, own, peer, {remote, v.count * size_of(v.d)}));
+  auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, own.size()));
+  widen(v.d, wide, remote, v.count);
   // A rank that starts with a sum has a lower number than a peer that does not, so its values are the left operand.
-  reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
+  reduce2(v.acc, op, own.data(), own.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }
 
@@ -37,13 +37,13 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
     HVD_RETURN_IF_ERROR(first_of_halves(comm, fold, v, op));
     distance = 2;
   }
-  const Bytes mine = v.mine(0, v.count);
-  std::byte* theirs = comm.scratch->get(kSlotTheirs, mine.size());
+  const Bytes own = v.own(0, v.count);
+  std::byte* remote = comm.scratch->get(kSlotTheirs, own.size());
   for (; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance;
     const int peer = fold.rank_at(place);
     // Both ranks add the same operands in the same order, so their results are bitwise identical.
-    HVD_RETURN_IF_ERROR(swap_combine(comm, peer, mine, theirs, {v.acc, op, place < fold.place}));
+    HVD_RETURN_IF_ERROR(swap_combine(comm, peer, own, remote, {v.acc, op, place < fold.place}));
   }
   return {};
 }

@@ -104,19 +104,19 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
       const size_t some = std::min(block, n - done);
       const size_t there = (at + offset + done) * element_, here = (within + done) * element_;
       for (int m = 0; m < node_.size(); ++m) sources_[m] = subs.at(m, round) + there;
-      std::byte* mine = subs.at(node_.me(), round) + there;
+      std::byte* own = subs.at(node_.me(), round) + there;
       if (piece.in) {
         sources_[node_.me()] = piece.in + here;
       } else {
-        memset(mine, 0, some * element_);
+        memset(own, 0, some * element_);
       }
       if (bypass_ && piece.out && !streams(piece)) {
         reduce_many(dtype_, op_, piece.out + here, sources_, some, scale_);
-        stage_bytes(mine, piece.out + here, some * element_);
+        stage_bytes(own, piece.out + here, some * element_);
         continue;
       }
-      reduce_many(dtype_, op_, mine, sources_, some, scale_);
-      if (piece.out) copy_bytes(piece.out + here, mine, some * element_, streams(piece));
+      reduce_many(dtype_, op_, own, sources_, some, scale_);
+      if (piece.out) copy_bytes(piece.out + here, own, some * element_, streams(piece));
     }
   });
 }
@@ -177,9 +177,9 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
     node_.publish();
   };
   auto stage_in = [&](size_t k) {
-    const size_t first = start(k, 0), mine = start(k, me), next = start(k, me + 1), end = start(k + 1, 0);
+    const size_t first = start(k, 0), own = start(k, me), next = start(k, me + 1), end = start(k + 1, 0);
     const uint64_t begin = ticks();
-    copy_in(subs.at(me, k), first, mine - first);
+    copy_in(subs.at(me, k), first, own - first);
     copy_in(subs.at(me, k) + (next - first) * element_, next, end - next);
     publish();
     spent += ticks() - begin;

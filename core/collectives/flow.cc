@@ -8,8 +8,8 @@ namespace {
 // Number of bytes combined at a time. Two operands of this size fit in a 256 KiB cache.
 constexpr size_t kBlock = 64 << 10;
 
-void combine_into(const Combine& c, std::byte* mine, const std::byte* theirs, size_t bytes) {
-  if (bytes > 0) reduce2(c.dtype, c.op, mine, c.theirs_first ? theirs : mine, c.theirs_first ? mine : theirs, bytes / size_of(c.dtype));
+void combine_into(const Combine& c, std::byte* own, const std::byte* remote, size_t bytes) {
+  if (bytes > 0) reduce2(c.dtype, c.op, own, c.theirs_first ? remote : own, c.theirs_first ? own : remote, bytes / size_of(c.dtype));
 }
 
 }  // namespace
@@ -46,21 +46,21 @@ Status Inflow::advance(bool& moved) {
   }
   if (!rest_.empty()) return {};
   const size_t count = window_.size() / size_of(combine_->wire), bytes = count * size_of(combine_->dtype);
-  const std::byte* theirs = window_.data();
+  const std::byte* remote = window_.data();
   if (combine_->wire != combine_->dtype) {
     std::byte* wide = comm_.scratch->get(kSlotTheirsWide, kBlock);
-    widen(combine_->wire, reinterpret_cast<float*>(wide), theirs, count);
-    theirs = wide;
+    widen(combine_->wire, reinterpret_cast<float*>(wide), remote, count);
+    remote = wide;
   }
-  combine_into(*combine_, target_.data() + ready_, theirs, bytes);
+  combine_into(*combine_, target_.data() + ready_, remote, bytes);
   ready_ += bytes;
   open_window();
   return {};
 }
 
-Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine) {
+Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes own, const Combine& combine) {
   Inflow in(comm, from, &combine);
-  in.start(mine);
+  in.start(own);
   auto text = [&] { return pending_text(comm, to, !out.empty(), from, !in.done()); };
   return pump(comm, text, [&](bool& moved, bool& done) -> Status {
     HVD_RETURN_IF_ERROR(advance_out(comm, to, out, moved));
@@ -70,18 +70,18 @@ Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine
   });
 }
 
-Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine) {
-  ConstBytes out = mine;
-  Bytes in(theirs, mine.size());
+Status swap_combine(Comm& comm, int peer, Bytes own, std::byte* remote, const Combine& combine) {
+  ConstBytes out = own;
+  Bytes in(remote, own.size());
   size_t combined = 0;
   auto text = [&] { return pending_text(comm, peer, !out.empty(), peer, !in.empty()); };
   return pump(comm, text, [&](bool& moved, bool& done) -> Status {
     HVD_RETURN_IF_ERROR(advance_out(comm, peer, out, moved));
     HVD_RETURN_IF_ERROR(advance_in(comm, peer, in, moved));
     const bool all = out.empty() && in.empty();
-    const size_t both = mine.size() - std::max(out.size(), in.size());
-    const size_t bytes = all ? mine.size() - combined : (both - combined) / kBlock * kBlock;
-    combine_into(combine, mine.data() + combined, theirs + combined, bytes);
+    const size_t both = own.size() - std::max(out.size(), in.size());
+    const size_t bytes = all ? own.size() - combined : (both - combined) / kBlock * kBlock;
+    combine_into(combine, own.data() + combined, remote + combined, bytes);
     combined += bytes;
     done = all;
     return {};

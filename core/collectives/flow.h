@@ -75,13 +75,13 @@ class Inflow {
   void open_window();
 };
 
-// Send `out` to one rank, and combine the data from another rank into `mine`, which must not overlap `out`. The two can have different
+// Send `out` to one rank, and combine the data from another rank into `own`, which must not overlap `out`. The two can have different
 // element types.
-Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
+Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes own, const Combine& combine);
 
-// Exchange `mine` with a peer and combine the values, so that both ranks have the result in `mine`. `theirs` is scratch memory of the same
+// Exchange `own` with a peer and combine the values, so that both ranks have the result in `own`. `remote` is scratch memory of the same
 // size. A block is combined once it has been both sent and received, while other blocks are in flight.
-Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine);
+Status swap_combine(Comm& comm, int peer, Bytes own, std::byte* remote, const Combine& combine);
 
 // Make one pass around the ring. Slice i is the bytes [offsets[i], offsets[i + 1]) of `base`, one slice per rank. This rank sends slices
 // first, first - 1 and so on (size - 1 of them) to the next rank. It receives slices first - 1, first - 2 and so on from the previous rank.
@@ -205,11 +205,11 @@ struct AllreduceValues {
   static AllreduceValues of(Comm& comm, std::byte* data, size_t count, DType d) {
     return {data, widened(comm, kSlotWide, data, count, d), count, d, accumulator(d)};
   }
-  // Return the memory of elements [lo, hi). mine() has them in the accumulation type. outgoing() has them in the type to send, which
+  // Return the memory of elements [lo, hi). own() has them in the accumulation type. outgoing() has them in the type to send, which
   // depends on whether they are sums of several ranks (`sum`).
-  Bytes mine(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
+  Bytes own(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
   ConstBytes outgoing(bool sum, size_t lo, size_t hi) const {
-    return sum ? mine(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
+    return sum ? own(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
   }
   Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
 };
@@ -219,7 +219,7 @@ struct AllreduceValues {
 inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
   if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));
-  return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.mine(0, v.count), v.combine(sums, op, false));
+  return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.own(0, v.count), v.combine(sums, op, false));
 }
 
 // Send the algorithm's result to the ranks whose values fold_in() sent to another rank.

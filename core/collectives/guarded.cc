@@ -18,7 +18,7 @@ constexpr uint32_t kFoldStep = 1u << 31;
 
 }  // namespace
 
-GuardHeader& GuardedAllreduce::header() const { return *reinterpret_cast<GuardHeader*>(mine_ + kHeaderAt); }
+GuardHeader& GuardedAllreduce::header() const { return *reinterpret_cast<GuardHeader*>(own_ + kHeaderAt); }
 
 std::byte* GuardedAllreduce::begin(Comm& comm, uint64_t schedule, uint64_t position, uint64_t ready, size_t count, DType acc, ReduceOp op) {
   comm_ = &comm;
@@ -28,13 +28,13 @@ std::byte* GuardedAllreduce::begin(Comm& comm, uint64_t schedule, uint64_t posit
   bytes_ = count * size_of(acc);
   acc_ = acc;
   op_ = op;
-  mine_ = comm.scratch->get(kSlotGuardMine, kDataAt + bytes_);
-  theirs_ = comm.scratch->get(kSlotGuardTheirs, kDataAt + bytes_);
+  own_ = comm.scratch->get(kSlotGuardMine, kDataAt + bytes_);
+  remote_ = comm.scratch->get(kSlotGuardTheirs, kDataAt + bytes_);
   header() = {schedule, position, ready, static_cast<uint32_t>(bytes_), 0};
   plan();
   at_ = 0;
   start_step();
-  return mine_ + kDataAt;
+  return own_ + kDataAt;
 }
 
 void GuardedAllreduce::plan() {
@@ -58,8 +58,8 @@ void GuardedAllreduce::start_step() {
   const Step& step = steps_[at_];
   const size_t bytes = sizeof(GuardHeader) + bytes_;
   header().step = step.number;
-  out_ = step.sends ? ConstBytes(mine_ + kHeaderAt, bytes) : ConstBytes();
-  in_ = step.then != Then::nothing ? Bytes(theirs_ + kHeaderAt, bytes) : Bytes();
+  out_ = step.sends ? ConstBytes(own_ + kHeaderAt, bytes) : ConstBytes();
+  in_ = step.then != Then::nothing ? Bytes(remote_ + kHeaderAt, bytes) : Bytes();
 }
 
 Status GuardedAllreduce::advance(bool* moved) {
@@ -79,35 +79,35 @@ Status GuardedAllreduce::advance(bool* moved) {
 Status GuardedAllreduce::finish_step() {
   const Step& step = steps_[at_];
   if (step.then == Then::nothing) return {};
-  GuardHeader theirs;
-  std::memcpy(&theirs, theirs_ + kHeaderAt, sizeof theirs);
-  HVD_RETURN_IF_ERROR(check(theirs));
+  GuardHeader remote;
+  std::memcpy(&remote, remote_ + kHeaderAt, sizeof remote);
+  HVD_RETURN_IF_ERROR(check(remote));
   if (step.then == Then::take) {
-    std::memcpy(mine_ + kHeaderAt, theirs_ + kHeaderAt, sizeof theirs + bytes_);
+    std::memcpy(own_ + kHeaderAt, remote_ + kHeaderAt, sizeof remote + bytes_);
     return {};
   }
-  header().ready = std::min(header().ready, theirs.ready);
+  header().ready = std::min(header().ready, remote.ready);
   // If a rank is not ready, the operation will not take place, so do not combine the data.
   if (header().ready <= position_ || count_ == 0) return {};
-  std::byte* mine = mine_ + kDataAt;
-  const std::byte* other = theirs_ + kDataAt;
+  std::byte* own = own_ + kDataAt;
+  const std::byte* other = remote_ + kDataAt;
   // Both ranks combine the same operands in the same order, so their results are bitwise identical.
   const bool mine_first = step.then == Then::combine_mine_first;
-  reduce2(acc_, op_, mine, mine_first ? mine : other, mine_first ? other : mine, count_);
+  reduce2(acc_, op_, own, mine_first ? own : other, mine_first ? other : own, count_);
   return {};
 }
 
-Status GuardedAllreduce::check(const GuardHeader& theirs) const {
+Status GuardedAllreduce::check(const GuardHeader& remote) const {
   const std::string peer = peer_name(*comm_, steps_[at_].peer);
-  if (theirs.schedule != schedule_ || theirs.position != position_) {
-    return Status(Code::internal, peer + " is at position " + std::to_string(theirs.position) + " of schedule " +
-                                      std::to_string(theirs.schedule) + ", this rank at position " + std::to_string(position_) +
+  if (remote.schedule != schedule_ || remote.position != position_) {
+    return Status(Code::internal, peer + " is at position " + std::to_string(remote.position) + " of schedule " +
+                                      std::to_string(remote.schedule) + ", this rank at position " + std::to_string(position_) +
                                       " of schedule " + std::to_string(schedule_));
   }
-  if (theirs.bytes != bytes_ || theirs.step != steps_[at_].number) {
+  if (remote.bytes != bytes_ || remote.step != steps_[at_].number) {
     return Status(Code::internal, peer + " is out of step at position " + std::to_string(position_) + " of schedule " +
-                                      std::to_string(schedule_) + ": " + std::to_string(theirs.bytes) + " bytes in step " +
-                                      std::to_string(theirs.step) + ", expected " + std::to_string(bytes_) + " in step " +
+                                      std::to_string(schedule_) + ": " + std::to_string(remote.bytes) + " bytes in step " +
+                                      std::to_string(remote.step) + ", expected " + std::to_string(bytes_) + " in step " +
                                       std::to_string(steps_[at_].number));
   }
   return {};

@@ -65,7 +65,7 @@ class GuardedAllreduce {
   void plan();
   void start_step();
   Status finish_step();
-  Status check(const GuardHeader& theirs) const;
+  Status check(const GuardHeader& remote) const;
   GuardHeader& header() const;
 
   Comm* comm_ = nullptr;
@@ -76,7 +76,7 @@ class GuardedAllreduce {
   std::vector<Step> steps_;
   size_t at_ = 0;
   // Memory of the outgoing and the incoming message. Each message is a header followed by data.
-  std::byte *mine_ = nullptr, *theirs_ = nullptr;
+  std::byte *own_ = nullptr, *remote_ = nullptr;
   ConstBytes out_;
   Bytes in_;
 };

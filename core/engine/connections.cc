@@ -187,12 +187,12 @@ void Connections::build_hierarchy(SetComms* set, const std::vector<int>& ranks) 
     most = std::max(most, members.size());
   }
   if (most == 1) return;
-  const auto& mine = by_node[index_of(nodes, node_of_[rank_])];
-  set->local = sub_comm(mine, false);
+  const auto& own = by_node[index_of(nodes, node_of_[rank_])];
+  set->local = sub_comm(own, false);
   set->local.node = set->group.get();
   set->comm.local = &set->local;
   set->comm.slices = static_cast<int>(least);
-  const size_t index = static_cast<size_t>(index_of(mine, rank_));
+  const size_t index = static_cast<size_t>(index_of(own, rank_));
   if (index >= least) return;
   std::vector<int> across;
   for (const auto& members : by_node) across.push_back(members[index]);

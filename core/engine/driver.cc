@@ -60,7 +60,7 @@ bool Driver::step(bool flush) {
   in_collectives_ = 0;
   const uint64_t start = cpu_ns();
   const bool moved = turn(flush);
-  if (moved) observers_->tell(&Observer::worked, kTimed * (cpu_ns() - start - in_collectives_));
+  if (moved) observers_->notify(&Observer::worked, kTimed * (cpu_ns() - start - in_collectives_));
   return moved;
 }
 
@@ -99,9 +99,9 @@ bool Driver::turn(bool flush) {
     if (schedule_sync_ && connections_.one_node() && flush && !shutdown_state_.leaving()) return moved;
   }
   moved |= send_requests(flush);
-  moved |= hear();
+  moved |= receive();
   if (!shutdown_state_.over()) moved |= execute_agreed();
-  if (!shutdown_state_.over() && past_goodbye()) {
+  if (!shutdown_state_.over() && departure_complete()) {
     fail(shutdown_state_.why(), false);
     moved = true;
   }
@@ -149,7 +149,7 @@ bool Driver::send_requests(bool flush) {
   to_request_ = std::move(later);
   to_request_bytes_ = 0;
   if (requests.empty()) return false;
-  observers_->tell(&Observer::requested, requests);
+  observers_->notify(&Observer::requested, requests);
   send_up(control_, ReadyRequests{epoch_, std::move(requests)});
   return true;
 }
@@ -158,7 +158,7 @@ bool Driver::send_requests(bool flush) {
 bool Driver::execute_agreed() {
   bool moved = false;
   // Do not start an operation in which a departed rank takes no part. Its goodbye is already handled, so nothing would end the wait.
-  while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
+  while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !departure_complete()) {
     Response response = std::move(order_.front());
     order_.pop_front();
     execute(std::move(response));
@@ -214,7 +214,7 @@ void Driver::execute(Response response) {
   }
   std::vector<Operation*> ops = find(response, &keep);
   if (!response.error.ok()) {
-    observers_->tell(&Observer::failed, response);
+    observers_->notify(&Observer::failed, response);
     finish(ops, response.error);
     return;
   }

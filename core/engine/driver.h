@@ -95,7 +95,7 @@ class Driver {
   void hear_urgent();
   bool take_submissions();
   bool send_requests(bool flush);
-  bool hear();
+  bool receive();
   void send_observer_messages();
   void look_for_stalls();
   void on_frame(const Frame& frame);
@@ -128,7 +128,7 @@ class Driver {
   Status launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep);
   enum class DevicePath : uint8_t { nccl, ipc, hierarchical_nccl, host_staged };
   Status choose_path(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, DevicePath* path);
-  Status start_on_path(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
+  Status start_on_path(const Response& response, Comm& comm, std::vector<OperationPtr> own);
   bool look_at_devices();
   bool any_in_flight() const { return nccl_path_.in_flight() || hierarchical_path_.in_flight() || ipc_path_.in_flight(); }
   bool look_at_launched();
@@ -141,7 +141,7 @@ class Driver {
   // End the job if the launcher, or other code outside the engine, has asked for it (AbortRequest).
   void check_abort_request();
   // True if some rank has left, and all operations in which it takes part are done.
-  bool past_goodbye() const;
+  bool departure_complete() const;
   bool all_take_part() const;
   // True if no operation of the running schedule belongs to this rank, so that this rank does not count the schedule's operations.
   bool has_no_part() const;

@@ -8,15 +8,15 @@ namespace hvd {
 
 // Launch device operations and take them out of `keep`. look_at_devices() completes them later. A failed launch ends the job.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
-  std::vector<OperationPtr> mine;
+  std::vector<OperationPtr> own;
   auto at = keep->begin();
   for (const Operation* op : ops) {
     if (!op) continue;
     at = std::find_if(at, keep->end(), [op](const OperationPtr& kept) { return kept.get() == op; });
-    mine.push_back(std::move(*at));
+    own.push_back(std::move(*at));
   }
   std::erase(*keep, nullptr);
-  const Status status = start_on_path(response, *connections_.comm(response.set), std::move(mine));
+  const Status status = start_on_path(response, *connections_.comm(response.set), std::move(own));
   return status.with(label(rank_));
 }
 
@@ -42,25 +42,25 @@ Status Driver::choose_path(const Response& response, Comm& comm, const std::shar
   return {};
 }
 
-Status Driver::start_on_path(const Response& response, Comm& comm, std::vector<OperationPtr> mine) {
+Status Driver::start_on_path(const Response& response, Comm& comm, std::vector<OperationPtr> own) {
   if (SingleRankPath::fits(response, comm)) {
-    const Status status = single_rank_path_.start(response, mine);
-    (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
+    const Status status = single_rank_path_.start(response, own);
+    (status.ok() ? launched_ : unlaunched_).push_back({std::move(own), {}});
     return status;
   }
-  if (!mine.empty() && mine.size() != response.names.size()) {
-    unlaunched_.push_back({std::move(mine), {}});
+  if (!own.empty() && own.size() != response.names.size()) {
+    unlaunched_.push_back({std::move(own), {}});
     return Status(
         Code::internal,
         "a rank that has joined submitted only some of the tensors that other ranks have fused; submit them after join() has returned");
   }
-  const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
+  const std::shared_ptr<Device> device = own.empty() ? nullptr : own.front()->on_device->device;
   DevicePath path = DevicePath::host_staged;
   Status status = choose_path(response, comm, device, &path);
-  if (status.ok() && path == DevicePath::host_staged) return host_staged_path_.start(response, comm, std::move(mine));
-  if (status.ok() && path == DevicePath::hierarchical_nccl) return hierarchical_path_.start(response, comm, std::move(mine));
-  if (status.ok()) status = path == DevicePath::nccl ? nccl_path_.start(response, comm, mine) : ipc_path_.start(response, comm, mine);
-  (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
+  if (status.ok() && path == DevicePath::host_staged) return host_staged_path_.start(response, comm, std::move(own));
+  if (status.ok() && path == DevicePath::hierarchical_nccl) return hierarchical_path_.start(response, comm, std::move(own));
+  if (status.ok()) status = path == DevicePath::nccl ? nccl_path_.start(response, comm, own) : ipc_path_.start(response, comm, own);
+  (status.ok() ? launched_ : unlaunched_).push_back({std::move(own), {}});
   return status;
 }
 

@@ -39,7 +39,7 @@ void Driver::watch() {
     why = schedule_sync_->waits_for();
   }
   const LogSink tell = [this](LogLevel level, const std::string& text) {
-    observers_->tell(&Observer::unnoticed, text, schedule_sync_ ? schedule_sync_->silent() : std::vector<int>());
+    observers_->notify(&Observer::unnoticed, text, schedule_sync_ ? schedule_sync_->silent() : std::vector<int>());
     if (log_) log_(level, text);
   };
   if (Status s = local_stall_check_.check(waiting, why, present, tell); !s.ok()) fail(with_report(s), true);
@@ -58,7 +58,7 @@ Status Driver::hook() {
   if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
   // A departed rank still takes part in all operations up to the number in its goodbye. Later operations fail.
-  if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
+  if (shutdown_state_.excludes(executed_)) return shutdown_state_.why();
   return connections_.look_for_silence();
 }
 
@@ -90,15 +90,17 @@ void Driver::hear_urgent() {
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
 // False if some rank has left the job without taking part in all operations that this rank has launched.
-bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
+bool Driver::all_take_part() const { return !shutdown_state_.excludes(executed_); }
 
-bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
+bool Driver::departure_complete() const {
+  return shutdown_state_.leaving() && shutdown_state_.departure_complete(executed_, has_no_part());
+}
 
 void Driver::collective_failed(const Status& status) {
   // A closed data link is only a symptom. The control plane will report which rank is gone, and why: wait for it, up to 0.5 s on an
   // overloaded machine.
   const Deadline patience = Deadline::after(0.5);
-  while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.beyond(executed_) && !patience.passed()) {
+  while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.excludes(executed_) && !patience.passed()) {
     connections_.waiter().nap(Deadline::after(0.005));
     control_.probe();
     control_.pump();
@@ -108,7 +110,7 @@ void Driver::collective_failed(const Status& status) {
     // Do not count the failed operation, because this rank's goodbye announces the number of executed operations.
     --executed_;
     fail(status, false);
-  } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
+  } else if (!shutdown_state_.over() && shutdown_state_.excludes(executed_)) {
     // The other ranks get the goodbye from the departed rank itself, so do not notify them.
     fail(shutdown_state_.why(), false);
   } else {
@@ -176,7 +178,7 @@ void Driver::fail(Status why, bool tell) {
   }
   end_devices(final_status);
   for (OperationPtr& op : ops) op->complete(final_status);
-  observers_->tell(&Observer::ended, final_status);
+  observers_->notify(&Observer::ended, final_status);
 }
 
 void Driver::leave(const std::string& reason) {
@@ -196,7 +198,7 @@ void Driver::leave(const std::string& reason) {
     end_devices(why);
     for (OperationPtr& op : ops) op->complete(why);
     observers_->refresh();
-    observers_->tell(&Observer::ended, why);
+    observers_->notify(&Observer::ended, why);
   }
   // After an abort request, wait only briefly: neighbours probably do not respond, and all ranks get the request anyway.
   const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);

@@ -21,7 +21,7 @@ class LogBuffer {
 
 }  // namespace
 
-bool Driver::hear() {
+bool Driver::receive() {
   control_.pump();
   hear_urgent();
   bool moved = false;
@@ -49,7 +49,7 @@ void Driver::look_for_stalls() {
   LogBuffer buffer;
   bool warned = false;
   const Status end = stall_check_.check(negotiator, now(), buffer.sink(), &warned);
-  if (warned) observers_->tell(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
+  if (warned) observers_->notify(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
   if (warned) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
   buffer.tell(log_);
   if (!end.ok() && !awaits_report()) fail(with_report(end), true);
@@ -60,7 +60,7 @@ bool Driver::awaits_report() {
   if (!message_bus_->report_may_come()) return false;
   if (report_asked_ == 0) {
     report_asked_ = now();
-    observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
+    observers_->notify(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
   // Tell the other ranks which operations rank 0 knows to be waiting. Otherwise, a rank might end the job itself before the report is
   // written.
@@ -73,10 +73,10 @@ void Driver::decide() {
   const uint64_t epoch = coordinator_->epoch();
   std::vector<Response> responses = coordinator_->decide();
   if (responses.empty()) return;
-  observers_->tell(&Observer::decided, responses);
+  observers_->notify(&Observer::decided, responses);
   broadcast(control_, Decisions{epoch, std::move(responses)});
-  Frame mine;
-  while (control_.pop(&mine)) on_frame(mine);
+  Frame own;
+  while (control_.pop(&own)) on_frame(own);
 }
 
 void Driver::send_observer_messages() {
@@ -93,7 +93,7 @@ void Driver::send_observer_messages() {
       send_up(control_, ObserverMessageUp{message.topic, std::move(message.body)});
     }
   }
-  if (asked && coordinator_) observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now()), now(), true);
+  if (asked && coordinator_) observers_->notify(&Observer::waiting, coordinator_->negotiator().waiting(now()), now(), true);
 }
 
 void Driver::on_frame(const Frame& frame) {
@@ -110,7 +110,7 @@ void Driver::on_frame(const Frame& frame) {
 // ---- Messages received on rank 0 ------------------------------------------------------------------------------------
 bool Driver::on(int from, ReadyRequests& message) {
   if (!coordinator_) return false;
-  observers_->tell(&Observer::noticed, from, message.requests);
+  observers_->notify(&Observer::noticed, from, message.requests);
   coordinator_->add_requests(from, message.epoch, std::move(message.requests), now());
   return true;
 }
@@ -136,13 +136,13 @@ bool Driver::on(int from, Settled& message) {
 
 bool Driver::on(int from, ObserverMessageUp& message) {
   if (!coordinator_) return false;
-  observers_->tell(&Observer::received, from, message.topic, std::string_view(message.body));
+  observers_->notify(&Observer::received, from, message.topic, std::string_view(message.body));
   return true;
 }
 
 // ---- Messages received from rank 0 ----------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
-  observers_->tell(&Observer::agreed, message.responses);
+  observers_->notify(&Observer::agreed, message.responses);
   // If an unnamed operation has failed, skip its number on ranks that have not submitted it, so that later unnamed operations get equal
   // names on all ranks. Do this before any operation of the message completes, because its caller might submit the next one immediately.
   for (const Response& response : message.responses) {
@@ -177,7 +177,7 @@ bool Driver::on(int, StalledKeys& message) {
 }
 
 bool Driver::on(int from, ObserverMessageDown& message) {
-  if (message.to < 0 || message.to == rank_) observers_->tell(&Observer::received, from, message.topic, std::string_view(message.body));
+  if (message.to < 0 || message.to == rank_) observers_->notify(&Observer::received, from, message.topic, std::string_view(message.body));
   return true;
 }
 

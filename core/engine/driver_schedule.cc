@@ -50,15 +50,15 @@ void Driver::adopt(const Response& response) {
     bool good = true;
     auto entry = bucket.entries.begin();
     for (const Response& part : bucket.parts) {
-      std::vector<const Request*> mine;
-      for (size_t i = 0; i < part.names.size(); ++i) mine.push_back(requests[*entry++]);
-      good = good && check_response(part, mine, comm->size, comm->rank).ok();
+      std::vector<const Request*> own;
+      for (size_t i = 0; i < part.names.size(); ++i) own.push_back(requests[*entry++]);
+      good = good && check_response(part, own, comm->size, comm->rank).ok();
     }
     if (good) continue;
     for (uint32_t e : bucket.entries) requests[e] = &kUnknown;
   }
   ++epoch_;
-  observers_->tell(&Observer::schedule_begun, *schedule);
+  observers_->notify(&Observer::schedule_begun, *schedule);
   auto cursor = std::make_unique<ScheduleCursor>(schedule, std::move(requests));
   schedule_sync_ = std::make_unique<ScheduleSync>(schedule, std::move(members), &connections_, &control_);
   std::vector<OperationPtr> unanswered = std::move(to_request_);
@@ -122,7 +122,7 @@ bool Driver::run_schedule() {
 
 bool Driver::run_bucket() {
   // A departed rank takes no part in this bucket or any later one, so do not execute them even if they are ready.
-  if (past_goodbye()) {
+  if (departure_complete()) {
     fail(shutdown_state_.why(), false);
     return false;
   }
@@ -136,7 +136,7 @@ bool Driver::run_bucket() {
   const Status status = carry_out(*bucket, ops, &keep);
   in_bucket_ = nullptr;
   if (status.ok()) {
-    observers_->tell(&Observer::bucket_done, *bucket);
+    observers_->notify(&Observer::bucket_done, *bucket);
     // Device operations are still in flight and complete later.
     std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
@@ -170,7 +170,7 @@ void Driver::leave_schedule(uint64_t final_position) {
   if (submissions_->progress().ready == kNoPart) executed_ += final_position;
   const size_t buckets = std::max<size_t>(1, submissions_->buckets());
   to_request_ = submissions_->end_schedule();
-  observers_->tell(&Observer::schedule_ended, schedule_sync_->schedule(), final_position);
+  observers_->notify(&Observer::schedule_ended, schedule_sync_->schedule(), final_position);
   schedule_sync_.reset();
   ++epoch_;
   if (coordinator_) coordinator_->fall_back(final_position / buckets, now());

@@ -42,7 +42,7 @@ bool Driver::work_waiting() const {
   if (!launched_.empty()) return true;
   if (stopping_.load() || message_bus_->any() || abort_request_->requested()) return true;
   // Handle messages that arrived while a caller was running a collective.
-  if (!control_.inbox_empty() || past_goodbye()) return true;
+  if (!control_.inbox_empty() || departure_complete()) return true;
   if (!schedule_sync_) return !submissions_->empty() || !order_.empty();
   const auto p = submissions_->progress();
   if (schedule_sync_->leaving_elsewhere()) return true;

@@ -33,7 +33,7 @@ void Driver::finish_guarded() {
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
   readiness_vote_.deliver(bucket->parts.front(), ops);
-  observers_->tell(&Observer::bucket_done, *bucket);
+  observers_->notify(&Observer::bucket_done, *bucket);
   finish(ops, {});
 }
 

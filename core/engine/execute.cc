@@ -57,7 +57,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   if (!comm) return {};
   const Execution execution{response, operations, *comm, *backend_, bytes_of(response, *comm), false, *number_};
   current_ = &execution;
-  observers_->tell(&Observer::started, execution);
+  observers_->notify(&Observer::started, execution);
   Status status;
   try {
     status = dispatch(*comm, response, operations);
@@ -67,7 +67,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
   }
   current_ = nullptr;
-  observers_->tell(&Observer::finished, execution, status);
+  observers_->notify(&Observer::finished, execution, status);
   return status;
 }
 

@@ -29,7 +29,7 @@ class Executor {
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
 
  private:
-  void enter(Phase phase) const { observers_->tell(&Observer::entered, *current_, phase); }
+  void enter(Phase phase) const { observers_->notify(&Observer::entered, *current_, phase); }
   void hand_out(Comm& comm, const Response& r, const std::vector<Operation*>& ops, std::byte* values);
   Status dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops);
   Status allreduce(Comm&, const Response&, const std::vector<Operation*>&);

@@ -100,8 +100,8 @@ Status Executor::reducescatter_exactly(Comm& comm, const Response& r, const Oper
     }
     const auto* const in = reinterpret_cast<const std::byte*>(words);
     HVD_RETURN_IF_ERROR(backend_->reducescatter(comm, in, result, block, DType::int64, ReduceOp::sum, {}));
-    const size_t mine = block[me] / each;
-    if (mine > 0) from_words(r.dtype, op.out + first * element, reinterpret_cast<const int64_t*>(result), mine, scale_after(r, comm.size));
+    const size_t own = block[me] / each;
+    if (own > 0) from_words(r.dtype, op.out + first * element, reinterpret_cast<const int64_t*>(result), own, scale_after(r, comm.size));
   }
   return {};
 }

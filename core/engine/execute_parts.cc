@@ -71,14 +71,14 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
     for (size_t rank = 0; rank < n; ++rank) sizes_[rank] += part(i, rank);
   }
   enter(Phase::copy_in);
-  std::byte* mine = comm.scratch->get(kSlotIn, sizes_[me]);
+  std::byte* own = comm.scratch->get(kSlotIn, sizes_[me]);
   for (size_t at = 0; size_t i : parts_.packed) {
-    if (part(i, me) > 0) std::memcpy(mine + at, ops[i]->in, part(i, me));
+    if (part(i, me) > 0) std::memcpy(own + at, ops[i]->in, part(i, me));
     at += part(i, me);
   }
   const std::byte* all = comm.scratch->get(kSlotOut, std::accumulate(sizes_.begin(), sizes_.end(), size_t{0}));
   enter(Phase::carry);
-  HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
+  HVD_RETURN_IF_ERROR(backend_->allgather(comm, own, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
   // Number of bytes unpacked so far for each tensor.
   more_sizes_.assign(ops.size(), 0);
@@ -151,11 +151,11 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
     }
   }
   if (r.prescale != 1.0) scale(r.dtype, packed, packed, total, {r.prescale, 1});
-  std::byte* mine = comm.scratch->get(kSlotOut, sizes_[static_cast<size_t>(comm.rank)] * element);
+  std::byte* own = comm.scratch->get(kSlotOut, sizes_[static_cast<size_t>(comm.rank)] * element);
   enter(Phase::carry);
-  HVD_RETURN_IF_ERROR(backend_->reducescatter(comm, packed, mine, sizes_, r.dtype, backend_op(r.op), scale_after(r, n)));
+  HVD_RETURN_IF_ERROR(backend_->reducescatter(comm, packed, own, sizes_, r.dtype, backend_op(r.op), scale_after(r, n)));
   enter(Phase::copy_out);
-  for (const std::byte* from = mine; size_t i : parts_.packed) {
+  for (const std::byte* from = own; size_t i : parts_.packed) {
     const size_t bytes = part(i, comm.rank) * element;
     if (bytes > 0) std::memcpy(ops[i]->out, from, bytes);
     from += bytes;

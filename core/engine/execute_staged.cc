@@ -38,10 +38,10 @@ void Executor::stage(const Response& r, const std::vector<Operation*>& ops, std:
 void Executor::deliver(const Response& r, const std::vector<Operation*>& ops, std::byte* values) {
   Comm& comm = *connections_->comm(r.set);
   const Execution execution{r, ops, comm, *backend_, bytes_of(r, comm), true, *number_};
-  observers_->tell(&Observer::started, execution);
-  observers_->tell(&Observer::entered, execution, Phase::copy_out);
+  observers_->notify(&Observer::started, execution);
+  observers_->notify(&Observer::entered, execution, Phase::copy_out);
   hand_out(comm, r, ops, values);
-  observers_->tell(&Observer::finished, execution, Status());
+  observers_->notify(&Observer::finished, execution, Status());
 }
 
 void Executor::hand_out(Comm& comm, const Response& r, const std::vector<Operation*>& ops, std::byte* values) {

@@ -28,7 +28,7 @@ class Observers {
     if (changed_.load(std::memory_order_acquire)) follow();
   }
   template <typename... Parameters, typename... Arguments>
-  void tell(void (Observer::*event)(Parameters...), const Arguments&... arguments) const {
+  void notify(void (Observer::*event)(Parameters...), const Arguments&... arguments) const {
     for (const auto& observer : followed_) (observer.get()->*event)(arguments...);
   }
 

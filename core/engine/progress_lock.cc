@@ -103,9 +103,9 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
       0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
   waker_->set_sleep_state(SleepState::waiting);
   if (!op.done() && !stopping() && !driver_->work_waiting()) {
-    observers_->tell(&Observer::asleep, static_cast<double>(timeout.tv_nsec) * 1e-9);
+    observers_->notify(&Observer::asleep, static_cast<double>(timeout.tv_nsec) * 1e-9);
     ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
-    observers_->tell(&Observer::awake);
+    observers_->notify(&Observer::awake);
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
@@ -141,14 +141,14 @@ void ProgressLock::park() {
     waker_->set_sleep_state(SleepState::awake);
     return;
   }
-  observers_->tell(&Observer::asleep, seconds);
+  observers_->notify(&Observer::asleep, seconds);
   parked_ = true;
   rest_ = seconds;
   mutex_.unlock();
   ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
   mutex_.lock();
   parked_ = false;
-  observers_->tell(&Observer::awake);
+  observers_->notify(&Observer::awake);
   waker_->set_sleep_state(SleepState::awake);
   waker_->drain();
   if (polls[2].revents) watchdog_->look();

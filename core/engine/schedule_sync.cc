@@ -26,7 +26,7 @@ ScheduleWord ScheduleSync::word(int local_rank) const {
 }
 
 // Publish this rank's position in the schedule in shared memory, and wake local ranks whose sleep state is `sleep_state` or higher.
-void ScheduleSync::tell(bool frozen, SleepState sleep_state) {
+void ScheduleSync::publish(bool frozen, SleepState sleep_state) {
   connections_->segment()
       .set_line(0, connections_->local_rank())
       .schedule.store(ScheduleWord::of(id(), position_, frozen).bits, std::memory_order_seq_cst);
@@ -43,7 +43,7 @@ void ScheduleSync::publish(uint64_t position) {
     send_up(*control_, ReadyUpTo{schedule_->id, position});
     return;
   }
-  tell(false, SleepState::waiting);
+  publish(false, SleepState::waiting);
 }
 
 bool ScheduleSync::may_run(uint64_t position) const {
@@ -65,7 +65,7 @@ void ScheduleSync::revoke(bool stuck) {
     send_up(*control_, Revoke{schedule_->id, stuck});
     return;
   }
-  tell(true, SleepState::idle);
+  publish(true, SleepState::idle);
 }
 
 bool ScheduleSync::leaving_elsewhere() const {

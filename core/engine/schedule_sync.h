@@ -63,7 +63,7 @@ class ScheduleSync {
 
  private:
   ScheduleWord word(int local_rank) const;
-  void tell(bool frozen, SleepState sleep_state);
+  void publish(bool frozen, SleepState sleep_state);
 
   std::shared_ptr<const Schedule> schedule_;
   std::vector<std::vector<int>> members_;

@@ -32,10 +32,10 @@ class ShutdownState {
   bool leaving() const { return goodbye_.has_value(); }
   const Status& why() const { return goodbye_->why; }
   // True if a rank has left and takes no part in operation number `executed`. All ranks use the same numbers.
-  bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
+  bool excludes(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
   // True if a rank has left and all operations in which it takes part are done. `has_no_part` is true on a rank that takes no part in the
   // running schedule and thus does not count its operations. On such a rank, the departure alone is enough.
-  bool past(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
+  bool departure_complete(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
 
   // ---- State of this rank -------------------------------------------------------------------------------------------
 

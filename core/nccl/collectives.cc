@@ -95,7 +95,7 @@ Status broadcast(Communicator& c, Stream stream, void* data, size_t bytes, int r
 Status allgather(Communicator& c, Stream stream, const void* in, void* out, std::span<const size_t> bytes) {
   HVD_RETURN_IF_ERROR(usable(c));
   const Library& l = c.library();
-  const auto mine = static_cast<size_t>(c.rank());
+  const auto own = static_cast<size_t>(c.rank());
   if (all_equal(bytes)) {
     if (bytes[0] == 0) return {};
     return c.settle(l.all_gather(in, out, bytes[0], Type::uint8, c.handle(), stream), "ncclAllGather");
@@ -105,11 +105,11 @@ Status allgather(Communicator& c, Stream stream, const void* in, void* out, std:
   for (size_t r = 0; r < bytes.size() && group.ok(); at += bytes[r++]) {
     const int rank = static_cast<int>(r);
     if (c.size() <= kFewRanks) {
-      if (bytes[r] != 0) group.add(l.broadcast(r == mine ? in : at, at, bytes[r], Type::uint8, rank, c.handle(), stream), "ncclBroadcast");
+      if (bytes[r] != 0) group.add(l.broadcast(r == own ? in : at, at, bytes[r], Type::uint8, rank, c.handle(), stream), "ncclBroadcast");
       continue;
     }
-    const bool in_place = r == mine && in == at;
-    if (bytes[mine] != 0 && !in_place) group.add(l.send(in, bytes[mine], Type::uint8, rank, c.handle(), stream), "ncclSend");
+    const bool in_place = r == own && in == at;
+    if (bytes[own] != 0 && !in_place) group.add(l.send(in, bytes[own], Type::uint8, rank, c.handle(), stream), "ncclSend");
     if (bytes[r] != 0 && !in_place) group.add(l.recv(at, bytes[r], Type::uint8, rank, c.handle(), stream), "ncclRecv");
   }
   return group.end();

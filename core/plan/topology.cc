@@ -43,18 +43,18 @@ Status Topology::make(int rank, std::span<const int> host_of, Topology* out) {
 Status Topology::subset(std::span<const int> ranks, Topology* out) const {
   std::vector<int> host_of;
   std::vector<bool> seen(size);
-  int mine = -1;
+  int own = -1;
   for (int r : ranks) {
     if (r < 0 || r >= size) {
       return Status(Code::invalid_argument, "process set with rank " + std::to_string(r) + " in a world of " + std::to_string(size));
     }
     if (seen[r]) return Status(Code::invalid_argument, "process set with rank " + std::to_string(r) + " twice");
     seen[r] = true;
-    if (r == rank) mine = static_cast<int>(host_of.size());
+    if (r == rank) own = static_cast<int>(host_of.size());
     host_of.push_back(host[r]);
   }
-  if (mine < 0) return Status(Code::invalid_argument, "rank " + std::to_string(rank) + " is not a member of the process set");
-  return make(mine, host_of, out);
+  if (own < 0) return Status(Code::invalid_argument, "rank " + std::to_string(rank) + " is not a member of the process set");
+  return make(own, host_of, out);
 }
 
 std::vector<int> Topology::cross_members() const {

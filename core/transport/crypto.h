@@ -55,9 +55,9 @@ class CryptoLibrary {
   // Create a cipher that encrypts (`sealing`) or decrypts. Return null if the library lacks the cipher.
   virtual std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool sealing) const = 0;
   // Diffie-Hellman on Curve25519 (RFC 7748): compute the public key of `secret`, or the key shared with the peer from `secret` and the
-  // peer's public key. Both return false if the library fails, or if `theirs` is not a point that an honest peer would send.
+  // peer's public key. Both return false if the library fails, or if `remote` is not a point that an honest peer would send.
   virtual bool public_key(const CipherKey& secret, CipherKey* out) const = 0;
-  virtual bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const = 0;
+  virtual bool shared_key(const CipherKey& secret, const CipherKey& remote, CipherKey* out) const = 0;
   // Return true if the library's Diffie-Hellman passes its self-test.
   bool exchanges_keys() const;
 

@@ -99,24 +99,24 @@ class Openssl final : public CryptoLibrary {
   }
 
   bool public_key(const CipherKey& secret, CipherKey* out) const override {
-    void* mine = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
+    void* own = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
     size_t bytes = out->size();
-    const bool good = mine && f_.get_public(mine, out->data(), &bytes) == 1 && bytes == out->size();
-    f_.pkey_free(mine);
+    const bool good = own && f_.get_public(own, out->data(), &bytes) == 1 && bytes == out->size();
+    f_.pkey_free(own);
     if (!good) f_.clear_error();
     return good;
   }
 
-  bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const override {
-    void* mine = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
-    void* peer = f_.new_public(kX25519, nullptr, theirs.data(), theirs.size());
-    void* ctx = mine ? f_.pkey_ctx_new(mine, nullptr) : nullptr;
+  bool shared_key(const CipherKey& secret, const CipherKey& remote, CipherKey* out) const override {
+    void* own = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
+    void* peer = f_.new_public(kX25519, nullptr, remote.data(), remote.size());
+    void* ctx = own ? f_.pkey_ctx_new(own, nullptr) : nullptr;
     size_t bytes = out->size();
     const bool good = ctx && peer && f_.derive_init(ctx) == 1 && f_.derive_set_peer(ctx, peer) == 1 &&
                       f_.derive(ctx, out->data(), &bytes) == 1 && bytes == out->size();
     f_.pkey_ctx_free(ctx);
     f_.pkey_free(peer);
-    f_.pkey_free(mine);
+    f_.pkey_free(own);
     if (!good) f_.clear_error();
     return good;
   }

@@ -86,8 +86,8 @@ class Sodium final : public CryptoLibrary {
     return made;
   }
   bool public_key(const CipherKey& secret, CipherKey* out) const override { return f_.public_key(out->data(), secret.data()) == 0; }
-  bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const override {
-    return f_.shared_key(out->data(), secret.data(), theirs.data()) == 0;
+  bool shared_key(const CipherKey& secret, const CipherKey& remote, CipherKey* out) const override {
+    return f_.shared_key(out->data(), secret.data(), remote.data()) == 0;
   }
 
  private:

@@ -54,8 +54,8 @@ InprocLink::Pair InprocLink::make_pair(WakeupEvent first, WakeupEvent second, si
 }
 
 int64_t InprocLink::broken() {
-  const bool mine = pipe_->closed[side_];
-  if (error_.ok()) error_ = Status(Code::peer_lost, mine ? "this end of the connection is closed" : "the peer closed its connection");
+  const bool own = pipe_->closed[side_];
+  if (error_.ok()) error_ = Status(Code::peer_lost, own ? "this end of the connection is closed" : "the peer closed its connection");
   return -1;
 }
 

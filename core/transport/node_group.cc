@@ -9,10 +9,10 @@ NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t ge
   SetLines lines;
   for (int local : locals_) lines.push_back(&segment_->set_line(set_slot, local));
   lines_ = std::make_shared<const SetLines>(std::move(lines));
-  mine_ = base_ = static_cast<uint64_t>(generation) << 40;
+  own_ = base_ = static_cast<uint64_t>(generation) << 40;
   SetLine& line = *(*lines_)[me_];
-  line.finished.store(mine_, std::memory_order_seq_cst);
-  line.progress.store(mine_, std::memory_order_seq_cst);
+  line.finished.store(own_, std::memory_order_seq_cst);
+  line.progress.store(own_, std::memory_order_seq_cst);
 }
 
 Status NodeGroup::begin(Stage* stage) {
@@ -26,7 +26,7 @@ Status NodeGroup::begin(Stage* stage) {
     }
     use.done = 0;
   }
-  base_ = mine_;
+  base_ = own_;
   const size_t bytes = segment_->spec().staging_bytes / 2;
   for (int m = 0; m < size(); ++m) staging_[m] = segment_->staging(locals_[m]) + half_ * bytes;
   *stage = {staging_.data(), bytes};
@@ -34,7 +34,7 @@ Status NodeGroup::begin(Stage* stage) {
 }
 
 void NodeGroup::publish() {
-  (*lines_)[me_]->progress.store(++mine_, std::memory_order_seq_cst);
+  (*lines_)[me_]->progress.store(++own_, std::memory_order_seq_cst);
   wake_members();
 }
 
@@ -61,16 +61,16 @@ Status NodeGroup::await_all(uint64_t stage) {
 }
 
 void NodeGroup::finish_at(uint64_t stages) {
-  mine_ = base_ + stages - 1;
+  own_ = base_ + stages - 1;
   finish();
 }
 
 void NodeGroup::finish() {
-  (*lines_)[me_]->finished.store(++mine_, std::memory_order_seq_cst);
+  (*lines_)[me_]->finished.store(++own_, std::memory_order_seq_cst);
   wake_members();
   auto& use = ledger_->half[half_];
   if (use.lines != lines_) use.lines = lines_;
-  use.done = mine_;
+  use.done = own_;
 }
 
 }  // namespace hvd

@@ -117,7 +117,7 @@ class NodeGroup {
   // Value of this rank's counter at the start of the current collective.
   uint64_t base_ = 0;
   // Number of stages that this rank has finished in all collectives, each of which ends with an additional one.
-  uint64_t mine_ = 0;
+  uint64_t own_ = 0;
   uint64_t operations_ = 0;
   int half_ = 0;
   StoreChoice stores_;

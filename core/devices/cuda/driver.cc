@@ -45,13 +45,13 @@ Loaded load(const std::string& library) {
   if (!find(handle, symbol, &d.member)) return fail(library + " has no function " symbol "; the driver must be 530 or newer");
   HVD_CUDA_FUNCTIONS(HVD_CUDA_FIND)
 #undef HVD_CUDA_FIND
-  if (const int code = d.init(0); code != 0) return fail(d.say(code) + hint(code));
+  if (const int code = d.init(0); code != 0) return fail(d.describe(code) + hint(code));
   return loaded;
 }
 
 }  // namespace
 
-std::string CudaDriver::say(int code) const {
+std::string CudaDriver::describe(int code) const {
   const char *name = nullptr, *text = nullptr;
   std::string message = "CUDA error " + std::to_string(code);
   if (error_name(code, &name) == 0 && name) message += std::string(" (") + name + ")";
@@ -61,7 +61,7 @@ std::string CudaDriver::say(int code) const {
 
 Status CudaDriver::check(int code, const char* what) const {
   if (code == 0) return {};
-  return Status(Code::internal, std::string(what) + " failed: " + say(code));
+  return Status(Code::internal, std::string(what) + " failed: " + describe(code));
 }
 
 Status cuda_driver(const std::string& library, const CudaDriver** out) {

@@ -75,7 +75,7 @@ struct CudaDriver {
   static constexpr int kNotReady = 600, kDeinitialized = 4, kLegacyStreamUnusable = 906;
 
   // Return the error as text, for example "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS): ...".
-  std::string say(int code) const;
+  std::string describe(int code) const;
   // Return ok, or Code::internal with the message "`what` failed: ...".
   Status check(int code, const char* what) const;
 };

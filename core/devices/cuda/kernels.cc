@@ -28,14 +28,14 @@ Status CudaKernels::load_module() {
   void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
   if (const int code = driver_.module_load(&module_, kernels::kPtx, 2, options, values); code != 0) {
     module_ = nullptr;
-    std::string why = "the kernels cannot be loaded: " + driver_.say(code) + kernel_hint(code);
+    std::string why = "the kernels cannot be loaded: " + driver_.describe(code) + kernel_hint(code);
     log.back() = 0;
     if (log.front()) why += " (the driver says: " + std::string(log.data()) + ")";
     return Status(Code::internal, why);
   }
   for (const kernels::Kernel& kernel : kernels::all()) {
     if (const int code = driver_.module_function(&functions_.emplace_back(), module_, kernel.name); code != 0) {
-      return Status(Code::internal, std::string("the kernel ") + kernel.name + " cannot be loaded: " + driver_.say(code));
+      return Status(Code::internal, std::string("the kernel ") + kernel.name + " cannot be loaded: " + driver_.describe(code));
     }
   }
   return {};

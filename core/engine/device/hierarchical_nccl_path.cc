@@ -40,15 +40,15 @@ Status HierarchicalNcclPath::eligible(const Response& r, Comm& comm, const std::
   if (set.eligibility == Eligibility::no) return {};
   HVD_RETURN_IF_ERROR(sets_.find(r.set, *comm.local, device, &found_));
   if (set.eligibility == Eligibility::unsettled) {
-    Word mine;
-    mine.has = found_ != nullptr;
-    mine.never = sets_.gives_up(r.set);
-    mine.members = comm.local->size;
-    if (found_) mine.version = found_->version, mine.capability = found_->capability;
+    Word own;
+    own.has = found_ != nullptr;
+    own.never = sets_.gives_up(r.set);
+    own.members = comm.local->size;
+    if (found_) own.version = found_->version, own.capability = found_->capability;
     std::vector<Word> all(static_cast<size_t>(comm.size));
-    const std::vector<size_t> each(all.size(), sizeof mine);
-    HVD_RETURN_IF_ERROR(host_->allgather(comm, reinterpret_cast<const std::byte*>(&mine), reinterpret_cast<std::byte*>(all.data()), each));
-    const bool alike = std::all_of(all.begin(), all.end(), [&](const Word& w) { return w.members == mine.members; });
+    const std::vector<size_t> each(all.size(), sizeof own);
+    HVD_RETURN_IF_ERROR(host_->allgather(comm, reinterpret_cast<const std::byte*>(&own), reinterpret_cast<std::byte*>(all.data()), each));
+    const bool alike = std::all_of(all.begin(), all.end(), [&](const Word& w) { return w.members == own.members; });
     if (!alike || std::any_of(all.begin(), all.end(), [](const Word& w) { return w.never; })) {
       set.eligibility = Eligibility::no;
       if (log_) {
@@ -265,14 +265,14 @@ void HierarchicalNcclPath::arrived(Operation& op, void* context) {
 Status HierarchicalNcclPath::collect(Part& part) {
   Flight& flight = *part.flight;
   const size_t element = size_of(flight.between.dtype), bytes = part.plan.part * element;
-  std::byte* const mine = part_of(flight, part.plan);
-  HVD_RETURN_IF_ERROR(device_->copy(mine, part.pinned->data(), bytes, up_));
+  std::byte* const own = part_of(flight, part.plan);
+  HVD_RETURN_IF_ERROR(device_->copy(own, part.pinned->data(), bytes, up_));
   std::shared_ptr<const Completion> there;
   HVD_RETURN_IF_ERROR(Completion::record(device_, up_, &there));
   deferred_.keep(there, std::move(part.pinned));
   HVD_RETURN_IF_ERROR(there->order(sets_.stream()));
   const std::vector<size_t> each(static_cast<size_t>(flight.members), bytes);
-  return nccl::allgather(*flight.communicator, sets_.stream(), mine, flight.buffer->data() + part.plan.first * element, each);
+  return nccl::allgather(*flight.communicator, sets_.stream(), own, flight.buffer->data() + part.plan.first * element, each);
 }
 
 Status HierarchicalNcclPath::finish(Flight& flight) {

@@ -44,11 +44,11 @@ struct IpcPath::Verdict {
 };
 
 template <class Record>
-Status IpcPath::say(Comm& comm, const Record& mine, std::vector<Record>* all) {
+Status IpcPath::share(Comm& comm, const Record& own, std::vector<Record>* all) {
   static_assert(std::is_trivially_copyable_v<Record>);
   all->resize(static_cast<size_t>(comm.size));
-  const std::vector<size_t> each(all->size(), sizeof mine);
-  return host_->allgather(comm, reinterpret_cast<const std::byte*>(&mine), reinterpret_cast<std::byte*>(all->data()), each);
+  const std::vector<size_t> each(all->size(), sizeof own);
+  return host_->allgather(comm, reinterpret_cast<const std::byte*>(&own), reinterpret_cast<std::byte*>(all->data()), each);
 }
 
 Status IpcPath::eligible(const Response& r, Comm& comm, const std::shared_ptr<Device>& device, bool* yes) {
@@ -62,17 +62,17 @@ Status IpcPath::eligible(const Response& r, Comm& comm, const std::shared_ptr<De
 }
 
 Status IpcPath::ask(Set* set, Comm& comm) {
-  Hello mine{};
-  mine.where = whereabouts();
-  mine.has_device = device_ != nullptr;
-  mine.wanted = options_.wanted;
-  if (device_) mine.uuid = device_->uuid();
+  Hello own{};
+  own.where = whereabouts();
+  own.has_device = device_ != nullptr;
+  own.wanted = options_.wanted;
+  if (device_) own.uuid = device_->uuid();
   // Wait briefly, because work from an earlier job might be about to finish.
-  for (const Deadline patience = Deadline::after(kStuckFor); (mine.stuck = Exchange::sweep()) && !patience.passed();) {
+  for (const Deadline patience = Deadline::after(kStuckFor); (own.stuck = Exchange::sweep()) && !patience.passed();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::vector<Hello> all;
-  HVD_RETURN_IF_ERROR(say(comm, mine, &all));
+  HVD_RETURN_IF_ERROR(share(comm, own, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
     // A rank that has called join() might not have a device. Choose between GPU and host at a later operation of the set.
     return {};
@@ -110,23 +110,23 @@ Status IpcPath::offer(Set* set, Comm& comm) {
   const Device::Turn turn(*device_);
   HVD_RETURN_IF_ERROR(turn.status());
   if (!exchange_) exchange_ = std::make_unique<Exchange>(connections_->segment_pointer(), connections_->local_rank(), options_.window);
-  Offer mine{};
-  const Status prepared = exchange_->prepare(device_, &mine.card);
-  if (!prepared.ok()) mine.why_not.set(prepared.message());
-  if (exchange_->scarce()) warn_of_memory(prepared, mine.card.slot_bytes);
+  Offer own{};
+  const Status prepared = exchange_->prepare(device_, &own.card);
+  if (!prepared.ok()) own.why_not.set(prepared.message());
+  if (exchange_->scarce()) warn_of_memory(prepared, own.card.slot_bytes);
   std::vector<Offer> offers;
-  HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
+  HVD_RETURN_IF_ERROR(share(comm, own, &offers));
   Verdict verdict{};
   // If any rank has failed, all ranks stop here. If not, each rank has a description (Card) of every other rank's memory.
   const bool all_can = std::all_of(offers.begin(), offers.end(), [](const Offer& o) { return !o.why_not.bytes[0]; });
   if (all_can) {
     if (const Status s = meet(comm, offers); !s.ok()) verdict.why_not.set(s.message());
   } else {
-    verdict.why_not = mine.why_not;
+    verdict.why_not = own.why_not;
     exchange_->discard();
   }
   std::vector<Verdict> verdicts;
-  HVD_RETURN_IF_ERROR(say(comm, verdict, &verdicts));
+  HVD_RETURN_IF_ERROR(share(comm, verdict, &verdicts));
   for (size_t i = 0; i < verdicts.size(); ++i) {
     if (!verdicts[i].why_not.bytes[0]) continue;
     give_up(set, "rank " + std::to_string(comm.global_ranks[i]) + ": " + verdicts[i].why_not.bytes);

@@ -128,13 +128,13 @@ Status IpcPath::work(const Job& job, size_t window) {
 
 Status IpcPath::reduce(const Job& job, size_t window) {
   const uint64_t number = job.number(window);
-  const kernels::Slice mine = reduced_by(job.sharing, job.comm.rank, job.comm.size, number, job.elements(window), job.element);
+  const kernels::Slice local = reduced_by(job.sharing, job.comm.rank, job.comm.size, number, job.elements(window), job.element);
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> destinations;
   for (int global : job.comm.global_ranks) destinations.push_back(exchange_->slot(exchange_->peer(global), number));
   sources.assign(destinations.begin(), destinations.end());
   const Response& r = job.response;
-  return compute_->reduce(r.dtype, r.op, sources, destinations, mine.begin, mine.end, scale_after(r, job.comm.size), exchange_->stream());
+  return compute_->reduce(r.dtype, r.op, sources, destinations, local.begin, local.end, scale_after(r, job.comm.size), exchange_->stream());
 }
 
 // Reduce this rank's part of each tensor directly to its output.

@@ -82,7 +82,7 @@ class IpcPath {
   struct Job;
 
   template <class Record>
-  Status say(Comm& comm, const Record& mine, std::vector<Record>* all);
+  Status share(Comm& comm, const Record& own, std::vector<Record>* all);
   Status ask(Set* set, Comm& comm);
   Status offer(Set* set, Comm& comm);
   Status meet(Comm& comm, const std::vector<Offer>& offers);

@@ -53,24 +53,24 @@ void NcclSets::open() {
 
 NcclSets::Record NcclSets::record() {
   open();
-  Record mine;
+  Record own;
   if (device_) {
-    mine.device = 1;
-    mine.uuid = device_->uuid();
-    mine.capability = device_->capability();
+    own.device = 1;
+    own.uuid = device_->uuid();
+    own.capability = device_->capability();
   }
-  mine.wanted = options_.wanted();
-  mine.busy = common_->first != nullptr;
-  mine.warned = common_->warned_of_sharing;
-  mine.host_id = host_id();
-  if (library_) mine.version = library_->version;
-  return mine;
+  own.wanted = options_.wanted();
+  own.busy = common_->first != nullptr;
+  own.warned = common_->warned_of_sharing;
+  own.host_id = host_id();
+  if (library_) own.version = library_->version;
+  return own;
 }
 
 Status NcclSets::ask(Set* set, Comm& comm) {
-  const Record mine = record();
+  const Record own = record();
   std::vector<std::byte> bytes;
-  HVD_RETURN_IF_ERROR(say(comm, &mine, sizeof mine, &bytes));
+  HVD_RETURN_IF_ERROR(share(comm, &own, sizeof own, &bytes));
   std::vector<Record> all(static_cast<size_t>(comm.size));
   std::memcpy(all.data(), bytes.data(), bytes.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };

@@ -151,8 +151,8 @@ Status NcclPath::reducescatter(const NcclSet& set, const Response& r, const Comm
     std::byte* out = operations[i]->out;
     HVD_RETURN_IF_ERROR(nccl::reducescatter(*set.communicator, stream(), how, operations[i]->in, out, counts));
     if (how.after.identity()) continue;
-    const size_t mine = counts[static_cast<size_t>(comm.rank)];
-    HVD_RETURN_IF_ERROR(sets_.compute().scale(r.dtype, out, out, mine, scale_of(how.after), stream()));
+    const size_t own = counts[static_cast<size_t>(comm.rank)];
+    HVD_RETURN_IF_ERROR(sets_.compute().scale(r.dtype, out, out, own, scale_of(how.after), stream()));
   }
   return {};
 }

@@ -55,10 +55,10 @@ std::string name_of_set(uint32_t id) { return id == 0 ? "all ranks" : "process s
 
 }  // namespace
 
-Status NcclSets::say(Comm& comm, const void* mine, size_t bytes, std::vector<std::byte>* all) {
+Status NcclSets::share(Comm& comm, const void* own, size_t bytes, std::vector<std::byte>* all) {
   const std::vector<size_t> each(static_cast<size_t>(comm.size), bytes);
   all->resize(bytes * each.size());
-  return host_->allgather(comm, static_cast<const std::byte*>(mine), all->data(), each);
+  return host_->allgather(comm, static_cast<const std::byte*>(own), all->data(), each);
 }
 
 Status NcclSets::find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out) {
@@ -99,12 +99,12 @@ Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
   const Device::Turn turn(*device_);
   nccl::UniqueId id{};
   nccl::WarmUp first;
-  const Status mine = turn.status().ok() ? prepare(comm, warm_up, &id, &first) : turn.status();
-  const uint8_t good = !mine.ok() ? 0 : loaded_.ok() ? 2 : 1;
+  const Status own = turn.status().ok() ? prepare(comm, warm_up, &id, &first) : turn.status();
+  const uint8_t good = !own.ok() ? 0 : loaded_.ok() ? 2 : 1;
   std::vector<std::byte> all;
-  HVD_RETURN_IF_ERROR(say(comm, &good, 1, &all));
+  HVD_RETURN_IF_ERROR(share(comm, &good, 1, &all));
   if (const auto bad = std::find(all.begin(), all.end(), std::byte{0}); bad != all.end()) {
-    give_up(set, name_of(comm, bad - all.begin()) + " could not prepare its communicator" + (mine.ok() ? "" : ": " + mine.message()));
+    give_up(set, name_of(comm, bad - all.begin()) + " could not prepare its communicator" + (own.ok() ? "" : ": " + own.message()));
     return {};
   }
   HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&id), sizeof id, 0));
@@ -122,7 +122,7 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   const bool late = Clock::now() - set->begun > std::chrono::duration<double>(options_.patience);
   const Made made = made_of(*set->communicator, *common_->first, late);
   std::vector<std::byte> all;
-  HVD_RETURN_IF_ERROR(say(comm, &made, 1, &all));
+  HVD_RETURN_IF_ERROR(share(comm, &made, 1, &all));
   const auto first_with = [&all](Made what) { return std::find(all.begin(), all.end(), static_cast<std::byte>(what)) - all.begin(); };
   const auto size = static_cast<ptrdiff_t>(all.size());
   if (const ptrdiff_t failed = first_with(Made::failed); failed < size) {

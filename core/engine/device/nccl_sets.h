@@ -155,7 +155,7 @@ class NcclSets {
   void abandon(Set* set, const Status& why);
   void destroy(std::vector<std::shared_ptr<nccl::Communicator>> communicators);
   void abort(std::vector<std::shared_ptr<nccl::Communicator>> communicators, const Status& why);
-  Status say(Comm& comm, const void* mine, size_t bytes, std::vector<std::byte>* all);
+  Status share(Comm& comm, const void* own, size_t bytes, std::vector<std::byte>* all);
   void open();
   void give_up(Set* set, const std::string& why);
 

@@ -13,17 +13,17 @@ Goodbye from(int rank, uint64_t executed) { return {executed, Status(Code::shutd
 TEST_CASE("up to the least promise operations still end well, beyond it none") {
   ShutdownState shutdown_state;
   CHECK(!shutdown_state.leaving());
-  CHECK(!shutdown_state.beyond(100));
-  CHECK(!shutdown_state.past(100, true));
+  CHECK(!shutdown_state.excludes(100));
+  CHECK(!shutdown_state.departure_complete(100, true));
   shutdown_state.add_goodbye(from(1, 7));
   shutdown_state.add_goodbye(from(2, 5));
   shutdown_state.add_goodbye(from(3, 6));
   CHECK(shutdown_state.why().rank() == 2);
-  CHECK(!shutdown_state.beyond(5));
-  CHECK(shutdown_state.beyond(6));
-  CHECK(!shutdown_state.past(4, false));
-  CHECK(shutdown_state.past(5, false));
-  CHECK(shutdown_state.past(0, true));  // not a member of the running operations
+  CHECK(!shutdown_state.excludes(5));
+  CHECK(shutdown_state.excludes(6));
+  CHECK(!shutdown_state.departure_complete(4, false));
+  CHECK(shutdown_state.departure_complete(5, false));
+  CHECK(shutdown_state.departure_complete(0, true));  // not a member of the running operations
   // The next rank to leave promises what it has executed; a rank that is not a member revokes no earlier
   // promise.
   CHECK(shutdown_state.promise(3, false) == 3);
