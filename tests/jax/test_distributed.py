@@ -24,8 +24,8 @@ jax.distributed.initialize()
 from jax import numpy as jnp
 from jax.experimental import multihost_utils
 
-everybody = multihost_utils.process_allgather(jnp.float32(jax.process_index() + 1))
-print("of", jax.process_count(), "devices", len(jax.devices()), "sum", float(everybody.sum()), flush=True)
+gathered = multihost_utils.process_allgather(jnp.float32(jax.process_index() + 1))
+print("of", jax.process_count(), "devices", len(jax.devices()), "sum", float(gathered.sum()), flush=True)
 assert jax.process_index() == int(os.environ["HOROVOD_RANK"]) == hvd.rank()
 own = hvd.allreduce(jnp.float32(hvd.rank()), op=hvd.Sum)
 print("ours", float(own), flush=True)

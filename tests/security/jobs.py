@@ -37,8 +37,8 @@ hvd.init()
 (place / f"formed-{rank}").touch()
 step = 0
 while not broadcast_object((place / "end").exists() if rank == 0 else None, name=f"end {step}"):
-    everybody = allgather_object((rank, step, b"x" * 10000 * rank), name=f"step {step}")
-    assert everybody == [(r, step, b"x" * 10000 * r) for r in range(hvd.size())], everybody
+    gathered = allgather_object((rank, step, b"x" * 10000 * rank), name=f"step {step}")
+    assert gathered == [(r, step, b"x" * 10000 * r) for r in range(hvd.size())], gathered
     step += 1
     time.sleep(0.01)
 hvd.shutdown()

@@ -12,15 +12,15 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Numbers(Dataset):
-    "Points of a line, and in which order they have been asked for."
+    "Points of a line, and the order of their use."
 
-    asked = []
+    visited = []
 
     def __len__(self):
         return 60
 
     def __getitem__(self, index):
-        self.asked.append(index)
+        self.visited.append(index)
         x = torch.full((1,), index / 30 - 1)
         return x, 3 * x + 1
 
@@ -39,10 +39,10 @@ assert abs(model.weight.item() - 3) < 0.5 and abs(model.bias.item() - 1) < 0.2, 
 SHARDED = """
 import os
 
-shards = hvd.allgather_object(dataset.asked)
-orders = [dataset.asked[i : i + 30] for i in range(0, 30 * epochs, 30)]
+shards = hvd.allgather_object(dataset.visited)
+orders = [dataset.visited[i : i + 30] for i in range(0, 30 * epochs, 30)]
 assert len({tuple(order) for order in orders}) == epochs, "the data come in the same order in each epoch"
-for epoch in range(epochs):  # everybody's data are all of it, in each epoch
+for epoch in range(epochs):  # the ranks share all data, in each epoch
     assert sorted(sum((shard[30 * epoch : 30 * epoch + 30] for shard in shards), [])) == list(range(60))
 hvd.check_in_sync(model, optimizer)
 assert torch.load("model.pt")["weight"].item() == model.weight.item() if hvd.rank() == 0 else not os.listdir()

@@ -95,10 +95,10 @@ def test_values_that_the_engine_would_refuse_are_not_stored(cache: Path) -> None
 SHOW = """
 import sys
 from horovod import _core
-made = _core.Engine
+create = _core.Engine
 def spy(config):
     sys.stdout.write(f"tuning {config.rank} {config.tuning!r}\\n")
-    return made(config)
+    return create(config)
 _core.Engine = spy
 from horovod.common.basics import HorovodBasics
 basics = HorovodBasics("test")

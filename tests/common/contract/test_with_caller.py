@@ -23,11 +23,11 @@ def main():
 
 CALLER = """
 import os, socket, subprocess, sys, time
-pair, theirs = socket.socketpair()
+pair, other = socket.socketpair()
 from horovod.common.contract import boot
-command = [sys.executable, *boot.arguments("horovod.common.contract.boot"), "slow_program", "words"]
-child = subprocess.Popen(command, stdin=theirs)
-theirs.close()
+command = [sys.executable, *boot.arguments("horovod.common.contract.boot"), "slow_program", "argument"]
+child = subprocess.Popen(command, stdin=other)
+other.close()
 if "fork" in sys.argv and os.fork() == 0:  # a data loader's worker, say, has this end too
     time.sleep(600)
     os._exit(0)
@@ -48,7 +48,7 @@ def test_process_ends_with_its_caller(tmp_path, how):
     try:
         pid = int(caller.stdout.readline())
         if how == "go":
-            assert caller.stdout.readline() == "words\n"
+            assert caller.stdout.readline() == "argument\n"
         ended = select.poll()
         ended.register(os.pidfd_open(pid), select.POLLIN)
         caller.kill()

@@ -150,8 +150,8 @@ def dump(value, file):
     if value == "slow":
         print("writing", flush=True)
         sys.stdin.read()
-made = Checkpoint({str(tmp_path)!r}, dump=dump)
-made.save(1, "quick"); made.wait(); made.save(2, "slow")
+checkpoint = Checkpoint({str(tmp_path)!r}, dump=dump)
+checkpoint.save(1, "quick"); checkpoint.wait(); checkpoint.save(2, "slow")
 """
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"writing\n"

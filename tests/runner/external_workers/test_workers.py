@@ -13,11 +13,11 @@ import resource, sys
 from horovod.runner.external_workers import workers, assignment
 soft, hard, count = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-servers, told = None, assignment.describe()
+servers, description = None, assignment.describe()
 try:
     servers = workers.ExternalWorkers("127.0.0.1", lambda number, how: None)
     for number in range(count):
-        servers.assign(number, told, {}, 1.0)
+        servers.assign(number, description, {}, 1.0)
 except ValueError as error:
     sys.exit(f"{'ExternalWorkers' if servers is None else number}: {error}")
 finally:

@@ -11,10 +11,10 @@ import base64, pickle, sys, traceback
 import cloudpickle
 for line in sys.stdin:
     try:
-        answer = True, pickle.loads(base64.b64decode(line))()
+        result = True, pickle.loads(base64.b64decode(line))()
     except BaseException as error:
-        answer = False, f"{type(error).__name__}: {error}"
-    print(base64.b64encode(cloudpickle.dumps(answer)).decode(), flush=True)
+        result = False, f"{type(error).__name__}: {error}"
+    print(base64.b64encode(cloudpickle.dumps(result)).decode(), flush=True)
 """
 
 

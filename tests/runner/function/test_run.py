@@ -143,9 +143,9 @@ def test_classes_of_the_script_are_sent_both_ways(tmp_path):
         "class Point:\n    def __init__(self, x): self.x = x\n"
         "def work(point): return Point(beside.triple(point.x))\n"
         "if __name__ == '__main__':\n"
-        "    [made] = horovod.run(work, (Point(5),))\n"
-        "    assert isinstance(made, Point)\n"
-        "    print(made.x)\n"
+        "    [point] = horovod.run(work, (Point(5),))\n"
+        "    assert isinstance(point, Point)\n"
+        "    print(point.x)\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], cwd="/", env=marked_environment(), capture_output=True, text=True, timeout=60
