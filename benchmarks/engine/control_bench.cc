@@ -151,7 +151,7 @@ void run(const Case& c) {
   const double wired = wall(), cpu_before = cpu(CLOCK_THREAD_CPUTIME_ID);
   std::vector<std::unique_ptr<Engine>> engines;
   for (EngineOptions& o : options) engines.push_back(std::make_unique<Engine>(std::move(o)));
-  const double made = wall(), cpu_made = cpu(CLOCK_THREAD_CPUTIME_ID);
+  const double created = wall(), cpu_made = cpu(CLOCK_THREAD_CPUTIME_ID);
 
   std::vector<int> seen = {0};
   if (c.layout.hosts() > 1 && c.layout.per_host > 1) seen.push_back(c.layout.leader_of(c.layout.ranks - 1));
@@ -207,8 +207,8 @@ void run(const Case& c) {
   printf(
       "{\"ranks\":%zu,\"hosts\":%d,\"schedules\":%s,\"tensors\":%d,\"steps\":%d,\"wire_s\":%.4f,\"engines_s\":%.4f,\"engine_cpu_us\":%.1f,"
       "\"first_step_s\":%.4f,",
-      ranks, c.layout.hosts(), c.schedules ? "true" : "false", c.tensors, c.steps, wired - began, made - wired,
-      1e6 * (cpu_made - cpu_before) / static_cast<double>(ranks), first - made);
+      ranks, c.layout.hosts(), c.schedules ? "true" : "false", c.tensors, c.steps, wired - began, created - wired,
+      1e6 * (cpu_made - cpu_before) / static_cast<double>(ranks), first - created);
   print(c, seen, before, after);
   printf("}\n");
   std::vector<std::thread> leaving;

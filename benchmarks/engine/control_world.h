@@ -123,9 +123,9 @@ inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& set
     for (int distance = 1; layout.per_host == 1 && distance < layout.ranks; distance *= 2) {
       const int peer = r ^ distance;
       if (peer < r || peer >= layout.ranks) continue;
-      auto [mine, theirs] = connected();
-      o.data[peer] = std::make_unique<CountedLink>(std::move(mine), votes);
-      all[static_cast<size_t>(peer)].data[r] = std::make_unique<CountedLink>(std::move(theirs), votes);
+      auto [near, far] = connected();
+      o.data[peer] = std::make_unique<CountedLink>(std::move(near), votes);
+      all[static_cast<size_t>(peer)].data[r] = std::make_unique<CountedLink>(std::move(far), votes);
     }
   }
   for (int fd : wakeups) ::close(fd);

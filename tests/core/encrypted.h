@@ -30,12 +30,11 @@ inline CipherKey key_of(int from, int to) {
 }
 
 // Rank `mine`'s end of its connection to `theirs`.
-inline std::unique_ptr<Link> encrypted(std::unique_ptr<Link> inner, const Library& library, Cipher cipher, int mine, int theirs,
+inline std::unique_ptr<Link> encrypted(std::unique_ptr<Link> inner, const Library& library, Cipher cipher, int own, int peer,
                                        uint64_t records_per_key = SecureLink::kRecordsPerKey) {
   std::unique_ptr<Link> link;
-  const Status made =
-      SecureLink::make(std::move(inner), library, cipher, {key_of(mine, theirs), key_of(theirs, mine)}, &link, records_per_key);
-  if (!made.ok()) throw std::runtime_error(made.message());
+  const Status status = SecureLink::make(std::move(inner), library, cipher, {key_of(own, peer), key_of(peer, own)}, &link, records_per_key);
+  if (!status.ok()) throw std::runtime_error(status.message());
   return link;
 }
 

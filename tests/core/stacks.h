@@ -68,8 +68,8 @@ inline std::string stacks_by_asking() {
     std::string name;
     std::getline(std::ifstream("/proc/self/task/" + std::to_string(id) + "/comm") >> std::ws, name);
     text += "thread " + std::to_string(id) + " " + name + "\n";
-    static std::vector<std::unique_ptr<StackOfThread>> asked;  // never freed: a thread may answer too late
-    StackOfThread* stack = asked.emplace_back(std::make_unique<StackOfThread>()).get();
+    static std::vector<std::unique_ptr<StackOfThread>> requests;  // never freed: a thread may answer too late
+    StackOfThread* stack = requests.emplace_back(std::make_unique<StackOfThread>()).get();
     wanted_stack = stack;
     ::syscall(SYS_tgkill, ::getpid(), id, SIGURG);
     for (int i = 0; i < 200 && !stack->done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kSize = 3, kRank = 1;
 
-Request asked(Kind kind, std::vector<int64_t> shape) {
+Request request_of(Kind kind, std::vector<int64_t> shape) {
   Request q;
   q.kind = kind;
   q.name = "x";
@@ -19,7 +19,7 @@ Request asked(Kind kind, std::vector<int64_t> shape) {
   return q;
 }
 
-Response answer(const Request& q) {
+Response response_of(const Request& q) {
   Response r;
   r.kind = q.kind;
   r.names = {q.name};
@@ -32,10 +32,10 @@ bool accepted(const Response& r, const Request& q) { return check_response(r, {&
 }  // namespace
 
 TEST_CASE("a decision about another tensor than this rank's is refused") {
-  const Request q = asked(Kind::allreduce, {2, 3});
-  CHECK(accepted(answer(q), q));
+  const Request q = request_of(Kind::allreduce, {2, 3});
+  CHECK(accepted(response_of(q), q));
   auto refused = [&](auto change) {
-    Response r = answer(q);
+    Response r = response_of(q);
     change(r);
     return !accepted(r, q);
   };
@@ -50,16 +50,16 @@ TEST_CASE("a decision about another tensor than this rank's is refused") {
   CHECK(refused([](Response& r) { r.names.clear(), r.shapes.clear(); }));
   CHECK(refused([](Response& r) { r.names.push_back("y"); }));
   CHECK(refused([](Response& r) { r.kind = Kind::adopt_schedule; }));
-  const Status why = check_response(answer(asked(Kind::allreduce, {7})), {&q}, kSize, kRank);
+  const Status why = check_response(response_of(request_of(Kind::allreduce, {7})), {&q}, kSize, kRank);
   CHECK(why.code() == Code::internal);
   CHECK(why.message() == "rank 0's decision about allreduce 'x' is invalid: its shape differs from this rank's (shape [7], here [2, 3])");
   // A joined rank contributes zeros to any reduction.
-  CHECK(check_response(answer(q), {nullptr}, kSize, kRank).ok());
+  CHECK(check_response(response_of(q), {nullptr}, kSize, kRank).ok());
 }
 
 TEST_CASE("sizes have to be possible, and this rank's own") {
-  Request q = asked(Kind::allgather, {4, 2});
-  Response r = answer(q);
+  Request q = request_of(Kind::allgather, {4, 2});
+  Response r = response_of(q);
   for (const auto& [sizes, good] : std::vector<std::pair<std::vector<int64_t>, bool>>{{{1, 4, 9}, true},
                                                                                       {{0, 4, 0}, true},
                                                                                       {{1, 4}, false},
@@ -72,9 +72,9 @@ TEST_CASE("sizes have to be possible, and this rank's own") {
     r.sizes = sizes;
     CHECK(accepted(r, q) == good);
   }
-  q = asked(Kind::alltoall, {6});
+  q = request_of(Kind::alltoall, {6});
   q.splits = {1, 2, 3};
-  r = answer(q);
+  r = response_of(q);
   r.sizes = {9, 9, 9, 1, 2, 3, 0, 0, 0};
   CHECK(accepted(r, q));
   r.sizes[4] = 3;  // rows that this rank sends
@@ -120,16 +120,16 @@ TEST_CASE("the coordinator refuses what no rank can have meant") {
     REQUIRE(ready.size() == 1);
     return ready[0].response.error;
   };
-  Request removal = asked(Kind::remove_set, {});  // removes no set
+  Request removal = request_of(Kind::remove_set, {});  // removes no set
   CHECK(decide({{0, removal}, {1, removal}}).code() == Code::invalid_argument);
-  Request trade = asked(Kind::alltoall, {6});
+  Request trade = request_of(Kind::alltoall, {6});
   trade.splits = {1, 2, 3, 4};
   CHECK(decide({{0, trade}, {1, trade}}).code() == Code::invalid_argument);
   trade.splits = {7, -1};
   CHECK(decide({{0, trade}, {1, trade}}).code() == Code::invalid_argument);
-  Request from = asked(Kind::broadcast, {1});
+  Request from = request_of(Kind::broadcast, {1});
   from.root = 2;
   CHECK(decide({{0, from}, {1, from}}).code() == Code::invalid_argument);
-  const Request twice = asked(Kind::allreduce, {1});
+  const Request twice = request_of(Kind::allreduce, {1});
   CHECK(decide({{1, twice}, {1, twice}}).message() == "allreduce 'x': rank 1 has requested it twice");
 }

@@ -119,9 +119,9 @@ TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in 
     for (int r = 0; r < 9; ++r) {
       if (mask >> r & 1) ranks.push_back(r);
     }
-    const auto made = all_ranks(set_request(Kind::add_set, ranks, "x"));
-    if (made[0].response.error.ok()) CHECK(made[0].response.sizes[0] < kMaxProcessSets);
-    refused += contains(made[0].response.error.message(), "at most 256");
+    const auto added = all_ranks(set_request(Kind::add_set, ranks, "x"));
+    if (added[0].response.error.ok()) CHECK(added[0].response.sizes[0] < kMaxProcessSets);
+    refused += contains(added[0].response.error.message(), "at most 256");
   }
   CHECK(refused == 510 - 255);
 }

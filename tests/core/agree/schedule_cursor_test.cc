@@ -53,10 +53,10 @@ struct Follower {
     return cursor->offer(cursor->find(q), q, tokens.back().get(), &completed);
   }
   std::string take() {
-    std::vector<void*> taken;
-    cursor->take(&taken);
+    std::vector<void*> tensors;
+    cursor->take(&tensors);
     std::string all;
-    for (void* t : taken) all += t ? *static_cast<std::string*>(t) : "-";
+    for (void* t : tensors) all += t ? *static_cast<std::string*>(t) : "-";
     return all;
   }
   bool stuck() const { return cursor->stuck(tokens.back().get()); }

@@ -69,7 +69,7 @@ TEST_CASE("a group is one bucket, whatever it takes to carry it out, and no sche
 
 TEST_CASE("a schedule from another rank: each operation in one bucket, whose parts are of it") {
   // Two buckets: {a b} with one part, and {c} of another process set.
-  auto made = [] {
+  auto make = [] {
     Schedule s;
     s.id = 3;
     for (const char* name : {"a", "b", "c"}) s.entries.push_back({name[0] == 'c' ? 2u : 0u, Kind::allreduce, name});
@@ -90,7 +90,7 @@ TEST_CASE("a schedule from another rank: each operation in one bucket, whose par
     Schedule read;
     return decode(bytes, &read) && read.id == s.id && read.buckets.size() == s.buckets.size();
   };
-  const Schedule good = made();
+  const Schedule good = make();
   REQUIRE(accepted(good));
 
   Schedule s = good;  // nonexistent and repeated entries

@@ -36,7 +36,7 @@ enum Step : uint8_t { enter, begin, publish, look, freeze, ask, seek, start, lef
 struct RankState {
   uint8_t step, index;  // the engine's next step; number of words it has checked
   uint8_t submitted, deviated;  // by its program
-  uint8_t ready, told, executed, frozen, seen_deviated;  // by its engine; told: published, plus one
+  uint8_t ready, sent, executed, frozen, seen_deviated;  // by its engine; told: published, plus one
 };
 struct State {
   std::array<uint64_t, kMaxRanks> words;
@@ -101,15 +101,15 @@ class Explorer {
   // Models ScheduleCursor::ready(): other ranks' positions are passed, at most one round ahead.
   uint64_t ready_of(int rank, const RankState& r) const {
     if (!any_part(rank)) return kNoPart;
-    uint64_t at = r.executed, mine = 0;
-    for (uint64_t p = 0; p < r.executed; ++p) mine += takes_part(rank, p % buckets());
+    uint64_t at = r.executed, own = 0;
+    for (uint64_t p = 0; p < r.executed; ++p) own += takes_part(rank, p % buckets());
     for (; at < r.executed + buckets(); ++at) {
-      if (takes_part(rank, at % buckets()) && ++mine > r.submitted) break;
+      if (takes_part(rank, at % buckets()) && ++own > r.submitted) break;
     }
     return at;
   }
-  ScheduleWord mine(const RankState& r, int rank, bool frozen) const {
-    const uint64_t position = r.told == 0 ? 0 : any_part(rank) ? static_cast<uint64_t>(r.told - 1) : kNoPart;
+  ScheduleWord own(const RankState& r, int rank, bool frozen) const {
+    const uint64_t position = r.sent == 0 ? 0 : any_part(rank) ? static_cast<uint64_t>(r.sent - 1) : kNoPart;
     return ScheduleWord::of(kId, position, frozen);
   }
 
@@ -147,9 +147,9 @@ class Explorer {
         break;
       }
       case publish:
-        if (!me.frozen && me.told != me.ready + 1) {
-          me.told = me.ready + 1;
-          s.words[r] = mine(me, r, false).bits;
+        if (!me.frozen && me.sent != me.ready + 1) {
+          me.sent = me.ready + 1;
+          s.words[r] = own(me, r, false).bits;
         }
         me.step = me.frozen ? ask : me.seen_deviated ? freeze : look;
         me.index = 0;
@@ -164,7 +164,7 @@ class Explorer {
         break;
       case freeze:
         me.frozen = 1;
-        s.words[r] = mine(me, r, true).bits;
+        s.words[r] = own(me, r, true).bits;
         me.step = ask;
         me.index = 0;
         break;
@@ -181,7 +181,7 @@ class Explorer {
           me.step = begin;
         } else if (me.index == m_.ranks) {
           // position < position_: frozen words were published before
-          me.step = me.told > me.executed + 1 ? start : begin;
+          me.step = me.sent > me.executed + 1 ? start : begin;
         } else if (!takes_part(me.index, me.executed % buckets()) || me.index == r ||
                    ScheduleWord{s.words[me.index]}.ready(kId, me.executed)) {
           ++me.index;
@@ -202,9 +202,9 @@ class Explorer {
   void started(const State& s, int r) {
     const uint64_t position = s.ranks[r].executed;
     for (int member : m_.members[position % buckets()]) {
-      uint64_t mine = 0;
-      for (uint64_t p = 0; p <= position; ++p) mine += takes_part(member, p % buckets());
-      if (s.ranks[member].submitted < mine)
+      uint64_t own = 0;
+      for (uint64_t p = 0; p <= position; ++p) own += takes_part(member, p % buckets());
+      if (s.ranks[member].submitted < own)
         wrong_ = "rank " + std::to_string(r) + " starts what rank " + std::to_string(member) + " has not submitted";
     }
   }

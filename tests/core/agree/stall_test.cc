@@ -22,14 +22,14 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
     text = t;
     ++warnings;
   };
-  bool told = false;
-  auto check = [&](StallCheck& s, double now) { return s.check(n, now, log, &told); };
+  bool warned = false;
+  auto check = [&](StallCheck& s, double now) { return s.check(n, now, log, &warned); };
   StallCheck stall(5, 20, labels(4));
   CHECK(check(stall, 14).ok());
   CHECK(warnings == 0);
-  CHECK(!told);
+  CHECK(!warned);
   CHECK(check(stall, 16).ok());
-  CHECK(told);
+  CHECK(warned);
   CHECK(warnings == 1);
   for (const char* part : {"late", "rank 0", "rank 2"}) CHECK(contains(text, part));
   CHECK(check(stall, 18).ok());
@@ -38,8 +38,8 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
   CHECK(end.code() == Code::timeout);
   CHECK(contains(end.message(), "late"));
   StallCheck early(5, 20, labels(4)), sharp(5, 20, labels(4));
-  CHECK(early.check(n, 29.9, nullptr, &told).ok());
-  CHECK(sharp.check(n, 30, nullptr, &told).code() == Code::timeout);  // 20 s after it was requested
+  CHECK(early.check(n, 29.9, nullptr, &warned).ok());
+  CHECK(sharp.check(n, 30, nullptr, &warned).code() == Code::timeout);  // 20 s after it was requested
   StallCheck never(0, 0, labels(4));
   CHECK(check(never, 1e6).ok());
   CHECK(warnings == 1);

@@ -68,14 +68,14 @@ TEST_CASE("wire formats are for float32, Average and Sum, allreduce") {
     Kind kind;
     DType dtype;
     ReduceOp op;
-    const char *given, *accepted;
+    const char *value, *accepted;
   };
   for (const Case& c : {Case{Kind::allreduce, DType::float64, ReduceOp::sum, "got float64", "dtype must be float32"},
                         Case{Kind::allreduce, DType::float32, ReduceOp::max, "got Max", "op must be Average or Sum"},
                         Case{Kind::reducescatter, DType::float32, ReduceOp::sum, "reducescatter", "only allreduce"}}) {
     Request q = request_like(c.kind, c.dtype, c.op);
     q.wire = WireFormat::int8;
-    for (const char* part : {"int8", c.given, c.accepted}) CHECK_MESSAGE(contains(refusal(q), part), refusal(q));
+    for (const char* part : {"int8", c.value, c.accepted}) CHECK_MESSAGE(contains(refusal(q), part), refusal(q));
   }
 }
 

@@ -63,13 +63,13 @@ void check_allreduce(Job& job, DType d, ReduceOp op, size_t bytes) {
   CAPTURE(bytes);
   const size_t count = bytes / size_of(d);
   const Scale scale = is_float(d) && op == ReduceOp::sum ? Scale{1.0, job.comm.size} : Scale{};
-  const Buffer expected = reduced(d, op, count, job.comm.size, scale), mine = input(d, count, job.comm.rank);
-  Buffer result(mine.size());
-  const Segments::Piece one{mine.data(), result.data(), count};
+  const Buffer expected = reduced(d, op, count, job.comm.size, scale), own = input(d, count, job.comm.rank);
+  Buffer result(own.size());
+  const Segments::Piece one{own.data(), result.data(), count};
   REQUIRE(job.backend->allreduce(job.comm, {{&one, 1}, count}, d, op, scale).ok());
   CHECK(result == expected);
   // In place, and as three tensors with arbitrary boundaries.
-  Buffer in_place = mine;
+  Buffer in_place = own;
   const size_t first = count / 3, second = count / 2 - first;
   const size_t element = size_of(d);
   std::byte* at = in_place.data();
@@ -93,12 +93,12 @@ void check_movement(Job& job, size_t bytes) {
   Buffer expected;
   for (size_t i = 0; i < size; ++i) {
     parts.push_back(i * bytes / 2);
-    const Buffer theirs = input(DType::uint8, parts.back(), static_cast<int>(i));
-    expected.insert(expected.end(), theirs.begin(), theirs.end());
+    const Buffer part = input(DType::uint8, parts.back(), static_cast<int>(i));
+    expected.insert(expected.end(), part.begin(), part.end());
   }
-  const Buffer mine = input(DType::uint8, parts[me], c.rank);
+  const Buffer own = input(DType::uint8, parts[me], c.rank);
   Buffer gathered(expected.size());
-  REQUIRE(job.backend->allgather(c, mine.data(), gathered.data(), parts).ok());
+  REQUIRE(job.backend->allgather(c, own.data(), gathered.data(), parts).ok());
   CHECK(gathered == expected);
 
   // Rank i sends (i + j) * bytes / 3 to rank j, as consecutive parts of its input.
@@ -110,8 +110,8 @@ void check_movement(Job& job, size_t bytes) {
     receive.push_back(sent(i, me));
     size_t all = 0, before = 0;
     for (size_t j = 0; j < size; ++j) all += sent(i, j), before += j < me ? sent(i, j) : 0;
-    const Buffer theirs = input(DType::uint8, all, static_cast<int>(i));
-    expected.insert(expected.end(), theirs.begin() + static_cast<long>(before), theirs.begin() + static_cast<long>(before + sent(i, me)));
+    const Buffer part = input(DType::uint8, all, static_cast<int>(i));
+    expected.insert(expected.end(), part.begin() + static_cast<long>(before), part.begin() + static_cast<long>(before + sent(i, me)));
   }
   const Buffer all = input(DType::uint8, std::accumulate(send.begin(), send.end(), size_t{0}), c.rank);
   Buffer received(expected.size());
@@ -126,9 +126,9 @@ void check_reducescatter(Job& job, DType d, size_t bytes) {
   for (size_t i = 0; i < size; ++i) counts.push_back(i * bytes / size_of(d) / size);
   const size_t all = std::accumulate(counts.begin(), counts.end(), size_t{0}),
                before = std::accumulate(counts.begin(), counts.begin() + c.rank, size_t{0});
-  const Buffer mine = input(d, all, c.rank), expected = reduced(d, ReduceOp::sum, all, c.size, {});
+  const Buffer own = input(d, all, c.rank), expected = reduced(d, ReduceOp::sum, all, c.size, {});
   Buffer result(counts[me] * size_of(d));
-  REQUIRE(job.backend->reducescatter(c, mine.data(), result.data(), counts, d, ReduceOp::sum, {}).ok());
+  REQUIRE(job.backend->reducescatter(c, own.data(), result.data(), counts, d, ReduceOp::sum, {}).ok());
   const auto from = expected.begin() + static_cast<long>(before * size_of(d));
   CHECK(result == Buffer(from, from + static_cast<long>(result.size())));
 }
@@ -172,10 +172,10 @@ TEST_CASE("rank: MPI reduces" * doctest::skip()) {
     for (const ReduceOp op : kAllOps) check_allreduce(job, d, op, 1 << 20);
   }
   constexpr size_t kCount = 1000;
-  const Buffer mine = input(DType::float32, kCount, job.comm.rank),
+  const Buffer own = input(DType::float32, kCount, job.comm.rank),
                expected = reduced(DType::float32, ReduceOp::sum, kCount, job.comm.size, {});
-  Buffer result(mine.size());
-  const Segments::Piece one{mine.data(), result.data(), kCount};
+  Buffer result(own.size());
+  const Segments::Piece one{own.data(), result.data(), kCount};
   REQUIRE(job.backend->allreduce(job.comm, {{&one, 1}, kCount}, DType::float32, ReduceOp::sum, {}).ok());
   CHECK(result != expected);  // the simulated MPI adds in reverse order
   for (size_t i = 0; i < kCount; ++i)

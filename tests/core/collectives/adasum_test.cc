@@ -136,8 +136,8 @@ TEST_CASE("Adasum in the memory of a node gives the bits that it gives over link
           const auto want = one_each(links, in, d);
           std::vector<Buffer> out = in;
           const auto messages = node.run([&](Comm& comm) {
-            Buffer& mine = out[comm.rank];
-            const Segments::Piece piece{in[comm.rank].data(), mine.data(), n};
+            Buffer& own = out[comm.rank];
+            const Segments::Piece piece{in[comm.rank].data(), own.data(), n};
             return allreduce_adasum(comm, {{&piece, 1}, n}, d, {});
           });
           check_ok(messages);

@@ -90,8 +90,8 @@ Status reduce_here(Comm& comm, CompressedAllreduce allreduce, CompressedTensors&
   }
   if (fused) return allreduce(comm, {pieces, total}, kept, f, scale);
   for (size_t t = 0; t < pieces.size(); ++t) {
-    std::span<float* const> mine = kept.empty() ? std::span<float* const>() : std::span<float* const>(&kept[t], 1);
-    HVD_RETURN_IF_ERROR(allreduce(comm, {{&pieces[t], 1}, pieces[t].count}, mine, f, scale));
+    std::span<float* const> own = kept.empty() ? std::span<float* const>() : std::span<float* const>(&kept[t], 1);
+    HVD_RETURN_IF_ERROR(allreduce(comm, {{&pieces[t], 1}, pieces[t].count}, own, f, scale));
   }
   return {};
 }

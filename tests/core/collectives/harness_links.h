@@ -110,7 +110,7 @@ class LinkWorld {
       for (auto& link : ranks_[r].links) {
         if (link) ranks_[r].waiter->watch(link.get());
       }
-      fill(ranks_[r].comm, r, r, everybody());
+      fill(ranks_[r].comm, r, r, all_ranks());
     }
     if (!options_.host_of.empty()) make_hosts();
   }
@@ -148,7 +148,7 @@ class LinkWorld {
     Comm comm, local, cross;
   };
 
-  std::vector<int> everybody() const {
+  std::vector<int> all_ranks() const {
     std::vector<int> all;
     for (int r = 0; r < size(); ++r) all.push_back(r);
     return all;

@@ -79,9 +79,9 @@ TEST_CASE("allgather of parts of different sizes, some empty, out of place and i
       check_ok(world.run([&](Comm& comm) {
         const int r = comm.rank;
         HVD_RETURN_IF_ERROR(algorithm(comm, in[r].data(), out[r].data(), bytes));
-        std::byte* mine = in_place[r].data() + sum_of(bytes, r);
-        std::copy(in[r].begin(), in[r].end(), mine);
-        return algorithm(comm, mine, in_place[r].data(), bytes);
+        std::byte* own = in_place[r].data() + sum_of(bytes, r);
+        std::copy(in[r].begin(), in[r].end(), own);
+        return algorithm(comm, own, in_place[r].data(), bytes);
       }));
       for (int r = 0; r < size; ++r) {
         CHECK(out[r] == want);
@@ -107,9 +107,9 @@ TEST_CASE("alltoall with parts of different sizes, some empty, also on more rank
           const Buffer b = part(comm.rank, p);
           in.insert(in.end(), b.begin(), b.end());
         }
-        Buffer& mine = out[comm.rank];
-        mine.resize(sum_of(receive, size));
-        return (by_links ? alltoall_pairwise : alltoall_shm)(comm, in.data(), send, mine.data(), receive);
+        Buffer& own = out[comm.rank];
+        own.resize(sum_of(receive, size));
+        return (by_links ? alltoall_pairwise : alltoall_shm)(comm, in.data(), send, own.data(), receive);
       }));
       for (int r = 0; r < size; ++r) {
         Buffer want;

@@ -35,20 +35,20 @@ Status random_steps(Comm& comm, uint64_t seed, int steps, Hash* hash) {
     const ReduceOp op = kAllOps[random() % 4];
     const int root = static_cast<int>(random() % n);
     const uint64_t salt = random();
-    Buffer mine = random_elements(d, count, salt + comm.rank);
+    Buffer own = random_elements(d, count, salt + comm.rank);
     std::vector<size_t> parts(n);
     for (size_t& p : parts) p = random() % (count + 1);
     const size_t all = std::accumulate(parts.begin(), parts.end(), size_t{0});
     const std::byte fill{static_cast<uint8_t>(salt + 1)};
     if (kind == 0) {
       const std::vector<Segments::Piece> pieces = {
-          {mine.data(), mine.data(), count / 2},
-          {mine.data() + count / 2 * size_of(d), mine.data() + count / 2 * size_of(d), count - count / 2}};
+          {own.data(), own.data(), count / 2},
+          {own.data() + count / 2 * size_of(d), own.data() + count / 2 * size_of(d), count - count / 2}};
       HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), d, op, {1.0, n}));
-      hash->add(mine);
+      hash->add(own);
     } else if (kind == 1) {
-      HVD_RETURN_IF_ERROR(broadcast_shm(comm, mine.data(), mine.size(), root));
-      hash->add(mine);
+      HVD_RETURN_IF_ERROR(broadcast_shm(comm, own.data(), own.size(), root));
+      hash->add(own);
     } else if (kind == 2) {
       Buffer out(all);
       const Buffer in(parts[comm.rank], std::byte{static_cast<uint8_t>(comm.rank)});

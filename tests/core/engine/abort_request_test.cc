@@ -27,9 +27,9 @@ TEST_CASE("giving up ends the wait for a rank that is silent, whoever drives, an
     for (bool all : {true, false}) {  // all living ranks are told, or one, which tells the others
       CAPTURE(name_of(layout));
       CAPTURE(all);
-      Given given{layout, crowded()};
-      given.victims = {3};
-      EngineWorld world(4, given);
+      Setup setup{layout, crowded()};
+      setup.victims = {3};
+      EngineWorld world(4, setup);
       std::atomic<int> submitted{0};
       std::thread launcher([&] {
         while (submitted.load() < 3) std::this_thread::yield();

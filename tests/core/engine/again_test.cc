@@ -21,8 +21,8 @@ void go(Program& p, Task& task, int32_t value, bool blocking = false) {
   p.expect(s.ok(), "'" + task.name + "' again: " + s.message());
 }
 
-void refused(Program& p, const Status& s, const std::string& words) {
-  p.expect(s.code() == Code::invalid_argument && s.message().find(words) != std::string::npos,
+void refused(Program& p, const Status& s, const std::string& text) {
+  p.expect(s.code() == Code::invalid_argument && s.message().find(text) != std::string::npos,
            "not refused as expected: '" + s.message() + "'");
 }
 

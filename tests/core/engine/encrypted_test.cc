@@ -37,12 +37,12 @@ TEST_CASE("what is changed on the way to one rank is noticed there, and everybod
     std::atomic<bool> changing{false};
     std::atomic<int> through{0};
     const std::atomic<bool> never{false};
-    Given given{Layout::apart, crowded()};
-    given.wrap = [&](std::unique_ptr<Link> link, int rank, int peer, bool data) {
+    Setup setup{Layout::apart, crowded()};
+    setup.wrap = [&](std::unique_ptr<Link> link, int rank, int peer, bool data) {
       const bool here = rank == 0 && peer == 2 && data == data_links;
       return encrypted(std::make_unique<ChangingLink>(std::move(link), here ? &changing : &never), library, cipher, rank, peer);
     };
-    check_ranks(3, given, [&](Program& p) {
+    check_ranks(3, setup, [&](Program& p) {
       p.equal(p.sum("fine", 1), 3, "before");
       for (++through; through < 3;) std::this_thread::yield();
       if (p.rank == 0) changing = true;

@@ -20,24 +20,24 @@ template <class T>
 void averages(Program& p, DType d) {
   const auto n = static_cast<int64_t>(p.size);
   const T want = static_cast<T>(large<T>(0) + (n - 1) / 2);
-  struct Asked {
+  struct Pending {
     TaskPtr task;
     size_t count;
     const char* what;
   };
-  std::vector<Asked> asked;
+  std::vector<Pending> pending;
   for (const size_t count : {size_t{1}, size_t{100}, size_t{300'001}}) {
     Request q = Program::request(Kind::allreduce, std::string(name_of(d)) + std::to_string(count), {static_cast<int64_t>(count)}, d);
     q.op = ReduceOp::average;
-    asked.push_back({p.submit(q, Program::bytes_of(std::vector<T>(count, large<T>(p.rank)))), count, "average"});
+    pending.push_back({p.submit(q, Program::bytes_of(std::vector<T>(count, large<T>(p.rank)))), count, "average"});
     q.name += "scaled";
     q.op = ReduceOp::sum;
     q.prescale = 4;
     q.postscale = 0.25 / static_cast<double>(p.size);
     if (count < 1000 && sizeof(T) < 8 && (p.size & (p.size - 1)) == 0)
-      asked.push_back({p.submit(std::move(q), Program::bytes_of(std::vector<T>(count, large<T>(p.rank)))), count, "scaled sum"});
+      pending.push_back({p.submit(std::move(q), Program::bytes_of(std::vector<T>(count, large<T>(p.rank)))), count, "scaled sum"});
   }
-  for (const Asked& a : asked) {
+  for (const Pending& a : pending) {
     p.wait(*a.task);
     p.equal(a.task->template at<T>(0), want, std::string("first of ") + a.what);
     p.equal(a.task->template at<T>(a.count - 1), want, std::string("last of ") + a.what);

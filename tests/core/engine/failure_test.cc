@@ -36,9 +36,9 @@ TEST_CASE("a rank that dies inside a collective") {
       CAPTURE(name_of(layout));
       CAPTURE(size);
       const int victim = size - 1;
-      Given given{layout, crowded()};
-      given.victims = {victim};
-      EngineWorld world(size, given);
+      Setup setup{layout, crowded()};
+      setup.victims = {victim};
+      EngineWorld world(size, setup);
       // Its control link was made first.
       std::vector<int> fds = world.victim_fds(victim);
       const int control_fd = ::dup(fds.at(0));

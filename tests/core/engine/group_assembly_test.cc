@@ -37,7 +37,7 @@ struct Rank {
   Submissions submissions{0, 2};
   bool wake = false;
   Status submit(const OperationPtr& op) { return submissions.submit(op, &wake); }
-  std::string taken() { return names(submissions.take()); }
+  std::string take_names() { return names(submissions.take()); }
 };
 
 }  // namespace
@@ -47,12 +47,12 @@ TEST_CASE("a group is handed on as a whole, in order, once its last member comes
   REQUIRE(rank.submit(member_of("a")).ok());
   REQUIRE(rank.submit(member_of("x", 0, "")).ok());
   REQUIRE(rank.submit(member_of("b")).ok());
-  CHECK(rank.taken() == "x ");
+  CHECK(rank.take_names() == "x ");
   REQUIRE(rank.submit(member_of("p", 2)).ok());  // another group, of another size
   rank.wake = false;
   REQUIRE(rank.submit(member_of("c")).ok());
   CHECK(rank.wake);
-  CHECK(rank.taken() == "a b c ");
+  CHECK(rank.take_names() == "a b c ");
   CHECK(rank.submit(member_of("p", 2)).message().find("still in flight") != std::string::npos);
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("a member that is refused refuses its group, for a caller that goes on
   SUBCASE("goes on") {
     const Status last = rank.submit(member_of("c"));
     CHECK(last.message().find("Adasum") != std::string::npos);
-    CHECK(rank.taken() == "");
+    CHECK(rank.take_names() == "");
   }
   SUBCASE("begins anew") {}
   SUBCASE("begins anew with the one that was refused") {
@@ -97,7 +97,7 @@ TEST_CASE("a member that is refused refuses its group, for a caller that goes on
     CHECK(!rank.submit(member_of("d")).ok());
   }
   for (const char* name : {"a", "b", "c"}) REQUIRE(rank.submit(member_of(name)).ok());
-  CHECK(rank.taken() == "a b c ");
+  CHECK(rank.take_names() == "a b c ");
 }
 
 TEST_CASE("who waits for a member of an incomplete group gets it announced, in the end") {
@@ -105,9 +105,9 @@ TEST_CASE("who waits for a member of an incomplete group gets it announced, in t
   const auto a = member_of("a");
   REQUIRE(rank.submit(a).ok());
   CHECK(!rank.submissions.nudge(*a, false));
-  CHECK(rank.taken() == "");
+  CHECK(rank.take_names() == "");
   CHECK(rank.submissions.nudge(*a, true));
-  CHECK(rank.taken() == "a ");
+  CHECK(rank.take_names() == "a ");
   CHECK(!rank.submissions.nudge(*a, true));
   bool waiting = true;
   CHECK(!rank.submissions.nudge_unattended(0, 0, &waiting));
@@ -118,7 +118,7 @@ TEST_CASE("who waits for a member of an incomplete group gets it announced, in t
   CHECK(!rank.submissions.nudge_unattended(0, 1000, &waiting));
   CHECK(waiting);
   CHECK(rank.submissions.nudge_unattended(0, 0, &waiting));
-  CHECK(rank.taken() == "b ");
+  CHECK(rank.take_names() == "b ");
 }
 
 TEST_CASE("the end of the job reaches members of incomplete groups") {

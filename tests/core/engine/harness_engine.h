@@ -58,9 +58,9 @@ inline bool sleeps(int tries) {
 
 class EngineWorld {
  public:
-  explicit EngineWorld(int size, Given given = {}) : wiring_(size, given), engines_(size) {
+  explicit EngineWorld(int size, Setup setup = {}) : wiring_(size, setup), engines_(size) {
     for (int r = 0; r < size; ++r) {
-      if (!Wiring::is_victim(given, r)) engines_[r] = std::make_unique<Engine>(std::move(wiring_.options[r]));
+      if (!Wiring::is_victim(setup, r)) engines_[r] = std::make_unique<Engine>(std::move(wiring_.options[r]));
     }
   }
   // Ranks leave together, as programs do: a single one would wait for the others' answers.
@@ -230,8 +230,8 @@ inline std::string run(EngineWorld& world, const std::function<void(Program&)>& 
 }
 
 // The same in a new world; errors fail the test.
-inline void check_ranks(int size, const Given& given, const std::function<void(Program&)>& body) {
-  EngineWorld world(size, given);
+inline void check_ranks(int size, const Setup& setup, const std::function<void(Program&)>& body) {
+  EngineWorld world(size, setup);
   CHECK(run(world, body) == "");
 }
 

@@ -27,7 +27,7 @@ struct Planned {
 
   int64_t rows(int rank) const { return like.kind == Kind::allgather ? like.shape[0] + rank % 3 : like.shape.empty() ? 1 : like.shape[0]; }
   int64_t split(int rank, size_t to) const { return (like.shape[0] + 2 * rank + static_cast<int64_t>(to)) % 6; }
-  Request asked(int rank) const {
+  Request request_on(int rank) const {
     Request q = like;
     if (q.kind == Kind::allgather) q.shape[0] = rows(rank);
     if (q.kind == Kind::alltoall) {
@@ -180,10 +180,10 @@ class Job {
     const bool shuffled = below(2);
     for (int r : everybody_) {
       if (stopped(r, step)) continue;
-      Ops mine = of_rank(ops, r), waits = mine;
+      Ops own = of_rank(ops, r), waits = own;
       std::shuffle(waits.begin(), waits.end(), random_);
-      if (shuffled) shuffle_named(&mine);
-      for (int op : mine) {
+      if (shuffled) shuffle_named(&own);
+      for (int op : own) {
         script(r).push_back({Line::submit, op});
         if (shuffled || below(4) || planned(op).like.group_size) continue;
         script(r).push_back({Line::wait, op});
@@ -193,12 +193,12 @@ class Job {
     }
   }
   Ops of_rank(const Ops& ops, int rank) const {
-    Ops mine;
+    Ops own;
     for (int op : ops) {
       const auto& ranks = planned(op).ranks;
-      if (alive(planned(op)) && std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) mine.push_back(op);
+      if (alive(planned(op)) && std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) own.push_back(op);
     }
-    return mine;
+    return own;
   }
   // Unnamed ones keep their order.
   void shuffle_named(Ops* ops) {
@@ -221,8 +221,8 @@ class Job {
     const int first = plan(q), second = plan(other);
     table[static_cast<size_t>(first)].disagreed = table[static_cast<size_t>(second)].disagreed = true;
     for (int r : everybody_) {
-      const int mine = r == options_.size - 1 ? second : first;
-      script(r).insert(script(r).end(), {{Line::submit, mine}, {Line::wait, mine}});
+      const int own = r == options_.size - 1 ? second : first;
+      script(r).insert(script(r).end(), {{Line::submit, own}, {Line::wait, own}});
     }
   }
   // During other operations, which are awaited afterwards.
@@ -248,10 +248,10 @@ class Job {
     const Ops beside = make_step(1 + below(3));
     const int change = plan(q);
     for (int r : everybody_) {
-      const Ops mine = of_rank(beside, r);
-      for (int op : mine) script(r).push_back({Line::submit, op});
+      const Ops own = of_rank(beside, r);
+      for (int op : own) script(r).push_back({Line::submit, op});
       script(r).insert(script(r).end(), {{Line::submit, change}, {Line::wait, change}});
-      for (int op : mine) script(r).push_back({Line::wait, op});
+      for (int op : own) script(r).push_back({Line::wait, op});
     }
     if (remove) return;
     uint32_t id = 1;

@@ -67,12 +67,12 @@ TEST_CASE("rank 0 has the first word; what it does not know of is reported here"
 TEST_CASE("a rank 0 that says nothing: each rank reports what it waits for, and ends the job if asked to") {
   at_once({0.0, 0.3}, [](double shutdown) {
     Log log;
-    Given given{Layout::apart, crowded()};
-    given.settings.stall_warning = 0.2;
-    given.settings.stall_shutdown = shutdown;
-    given.victims = {0};
-    given.log = log.sink();
-    EngineWorld world(2, given);
+    Setup setup{Layout::apart, crowded()};
+    setup.settings.stall_warning = 0.2;
+    setup.settings.stall_shutdown = shutdown;
+    setup.victims = {0};
+    setup.log = log.sink();
+    EngineWorld world(2, setup);
     CHECK(run(world, [&](Program& p) {
       TaskPtr task = p.sum_async("lonely", 1);
       if (shutdown == 0) {
@@ -90,10 +90,10 @@ TEST_CASE("a rank 0 that says nothing: each rank reports what it waits for, and 
 TEST_CASE("what rank 0 reports is not reported again, and a joined rank may wait while others go on") {
   at_once({0, 1}, [](double joins) {
     Log log;
-    Given given{Layout::one_node, crowded()};
-    given.settings.stall_warning = 0.4;
-    given.log = log.sink();
-    EngineWorld world(3, given);
+    Setup setup{Layout::one_node, crowded()};
+    setup.settings.stall_warning = 0.4;
+    setup.log = log.sink();
+    EngineWorld world(3, setup);
     CHECK(run(world, [&](Program& p) {
       for (int i = 0; joins && p.rank < 2 && i < 25; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -112,11 +112,11 @@ TEST_CASE("what rank 0 reports is not reported again, and a joined rank may wait
 TEST_CASE("members that never come, and joins, are reported and end the job") {
   at_once({0, 1}, [](double group) {
     Log log;
-    Given given{Layout::pairs, crowded()};
-    given.settings.stall_warning = 1;
-    given.settings.stall_shutdown = 2;
-    given.log = log.sink();
-    check_ranks(3, given, [&](Program& p) {
+    Setup setup{Layout::pairs, crowded()};
+    setup.settings.stall_warning = 1;
+    setup.settings.stall_shutdown = 2;
+    setup.log = log.sink();
+    check_ranks(3, setup, [&](Program& p) {
       Request q = Program::request(group ? Kind::allreduce : Kind::join, group ? "m0" : "", {});
       if (group) q.group = "g", q.group_size = 2;
       if (!group && p.rank == 1) return;
@@ -132,11 +132,11 @@ TEST_CASE("members that never come, and joins, are reported and end the job") {
 TEST_CASE("who waits in vain in a schedule tells whose engine does not let it end") {
   at_once({0.0, 0.3}, [](double shutdown) {
     Log log;
-    Given given{Layout::one_node, crowded()};
-    given.settings.stall_warning = 0.2;
-    given.settings.stall_shutdown = shutdown;
-    given.log = log.sink();
-    EngineWorld world(2, given);
+    Setup setup{Layout::one_node, crowded()};
+    setup.settings.stall_warning = 0.2;
+    setup.settings.stall_shutdown = shutdown;
+    setup.log = log.sink();
+    EngineWorld world(2, setup);
     std::atomic<bool> over{false};
     const auto stand_still = [](Operation&, void* until) {
       const Deadline patience = Deadline::after(18);

@@ -20,8 +20,8 @@ class Listener final : public Observer {
   void received(int from, uint32_t topic, std::string_view body) override {
     note(std::to_string(from) + "/" + std::to_string(topic) + "/" + std::string(body));
   }
-  void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override {
-    std::string line = asked ? "asked" : "warned";
+  void waiting(std::span<const Negotiator::Waiting> all, double now, bool explicit_request) override {
+    std::string line = explicit_request ? "asked" : "warned";
     for (const auto& w : all) {
       line += " " + w.name + ":";
       for (int r : w.missing) line += std::to_string(r);
@@ -66,12 +66,12 @@ TEST_CASE("notes go to rank 0, and from there to one or to all, in order") {
     CHECK(puppets.message_bus(0).post({-1, 1, "all"}));
     CHECK(puppets.message_bus(0).post({2, 2, "one"}));
     settle();
-    const Lines heard = on[0]->lines();
-    CHECK(heard.size() == 4);
+    const Lines lines_read = on[0]->lines();
+    CHECK(lines_read.size() == 4);
     CHECK(on[0]->has("3/7/up"));
     CHECK(on[0]->has(std::string("3/8/a\0b", 7)));
     CHECK(on[0]->has("0/9/own"));
-    CHECK(heard.back() == "0/1/all");
+    CHECK(lines_read.back() == "0/1/all");
     CHECK(on[1]->lines() == Lines{"0/1/all"});
     CHECK(on[2]->lines() == Lines{"0/1/all", "0/2/one"});
     CHECK(on[3]->lines() == Lines{"0/1/all"});

@@ -89,9 +89,9 @@ TEST_CASE("observers hear what happens to an operation, in order") {
   for (int r = 0; r < 2; ++r) puppets.observers(r).add(on.emplace_back(std::make_shared<Recorder>()));
   const auto both = [&](const Request& q, int64_t more = 0) {
     for (int r = 0; r < 2; ++r) {
-      Request mine = q;
-      if (r == 1) mine.shape[0] += more;
-      puppets.submit(r, std::move(mine));
+      Request own = q;
+      if (r == 1) own.shape[0] += more;
+      puppets.submit(r, std::move(own));
     }
     puppets.settle();
     for (int r = 0; r < 2; ++r) puppets.submissions(r).fence();

@@ -18,17 +18,17 @@ std::string play_job(uint64_t seed, uint64_t* schedules) {
   settings.fusion_threshold = random() % 3 ? size_t{128} << 20 : random() % 2 ? 2000 : 0;
   settings.groups_apart = random() % 4 == 0;
   settings.cache_capacity = random() % 8 == 0 ? 6 : 1024;
-  Given given{kLayouts[random() % 3], settings};
-  const std::vector<int> nodes = nodes_of(given.layout, size);
+  Setup setup{kLayouts[random() % 3], settings};
+  const std::vector<int> nodes = nodes_of(setup.layout, size);
   if (random() % 3 == 0) {
     static const Library library = crypto_libraries().front();
-    given.wrap = [&](std::unique_ptr<Link> link, int rank, int peer, bool) {
+    setup.wrap = [&](std::unique_ptr<Link> link, int rank, int peer, bool) {
       const bool local = nodes[static_cast<size_t>(rank)] == nodes[static_cast<size_t>(peer)];
       return local ? std::move(link) : encrypted(std::move(link), library, library->ciphers().front(), rank, peer, 50);
     };
   }
   const Job job(seed, {size, 1 + static_cast<int>(random() % 3), 12});
-  EngineWorld world(size, given);
+  EngineWorld world(size, setup);
   Run run_of(job, world, seed);
   const std::string wrong = run(world, [&](Program& p) {
     TensorMemory memory(p);

@@ -49,7 +49,7 @@ class Notebook final : public Backend {
 
 class Puppets {
  public:
-  explicit Puppets(int size, Layout layout, Settings settings = {}) : wiring_(size, given(layout, settings)), books_(size) {
+  explicit Puppets(int size, Layout layout, Settings settings = {}) : wiring_(size, setup(layout, settings)), books_(size) {
     for (int r = 0; r < size; ++r) {
       EngineOptions& o = wiring_.options[r];
       talk_through_memory(o);
@@ -101,10 +101,10 @@ class Puppets {
     for (int r = 0; r < static_cast<int>(books_.size()); ++r) {
       for (const auto& [ranks, text] : books_[r]->lines) {
         for (int other : ranks) {
-          const auto theirs = books_[other]->lines.find(ranks);
-          if (theirs == books_[other]->lines.end() || theirs->second != text) {
+          const auto other_lines = books_[other]->lines.find(ranks);
+          if (other_lines == books_[other]->lines.end() || other_lines->second != text) {
             return "rank " + std::to_string(r) + ":\n" + text + "rank " + std::to_string(other) + ":\n" +
-                   (theirs == books_[other]->lines.end() ? "nothing" : theirs->second);
+                   (other_lines == books_[other]->lines.end() ? "nothing" : other_lines->second);
           }
         }
       }
@@ -113,10 +113,10 @@ class Puppets {
   }
 
  private:
-  static Given given(Layout layout, Settings settings) {
+  static Setup setup(Layout layout, Settings settings) {
     settings.cycle_time = 0;  // requests wait only for their turn
     settings.stall_warning = 0;
-    Given g{layout, settings};
+    Setup g{layout, settings};
     g.staging = 16 << 10;
     return g;
   }

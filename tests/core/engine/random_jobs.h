@@ -218,32 +218,32 @@ class Lane {
     }
   }
   void submit(int op) {
-    Mine& mine = ops_[op];
-    Request q = run_.job.table[static_cast<size_t>(op)].asked(p_.rank);
-    const std::vector<std::byte> data = input_of(q, op, mine.use, p_.rank);
-    if (!mine.task || random_() % 2 || !memory_.again(*mine.task, data)) mine.task = memory_.submit(std::move(q), data);
-    ++mine.use;
+    Mine& own = ops_[op];
+    Request q = run_.job.table[static_cast<size_t>(op)].request_on(p_.rank);
+    const std::vector<std::byte> data = input_of(q, op, own.use, p_.rank);
+    if (!own.task || random_() % 2 || !memory_.again(*own.task, data)) own.task = memory_.submit(std::move(q), data);
+    ++own.use;
   }
   void wait(int op) {
-    Mine& mine = ops_[op];
+    Mine& own = ops_[op];
     const Deadline patience = Deadline::after(number("HVD_PATIENCE", 60));
     const bool polls = random_() % 4 == 0;
-    while (polls ? !p_.engine.poll(*mine.task->op) : !p_.engine.wait(*mine.task->op, Deadline::after(1))) {
+    while (polls ? !p_.engine.poll(*own.task->op) : !p_.engine.wait(*own.task->op, Deadline::after(1))) {
       if (polls) std::this_thread::sleep_for(std::chrono::microseconds(50));
       if (!patience.passed()) continue;
       run_.report();
       throw std::runtime_error("hangs: " + run_.line_text(lane_, p_.rank, run_.at[lane_][static_cast<size_t>(p_.rank)]));
     }
-    const Status s = memory_.finish(*mine.task);
+    const Status s = memory_.finish(*own.task);
     const Kind kind = run_.job.table[static_cast<size_t>(op)].like.kind;
-    const Expectation expectation(run_.job, op, mine.use - 1, run_.makers(lane_, op, mine.use - 1));
+    const Expectation expectation(run_.job, op, own.use - 1, run_.makers(lane_, op, own.use - 1));
     const std::string what =
-        std::string(name_of(kind)) + " " + std::to_string(op) + " '" + mine.task->name + "', use " + std::to_string(mine.use - 1) + ": ";
+        std::string(name_of(kind)) + " " + std::to_string(op) + " '" + own.task->name + "', use " + std::to_string(own.use - 1) + ": ";
     if (expectation.error()) {
       require(s.code() == Code::mismatch, what + "no error");
     } else {
       require(s.ok(), what + s.message());
-      const std::string wrong = expectation.check(p_.rank, *mine.task);
+      const std::string wrong = expectation.check(p_.rank, *own.task);
       require(wrong.empty(), what + wrong);
     }
   }

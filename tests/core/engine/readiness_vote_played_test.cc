@@ -14,7 +14,7 @@ namespace {
 // The victim is the root, simulated by the test: it sends rank 1 a schedule, and its end.
 class PlayedRoot {
  public:
-  explicit PlayedRoot(double timeout) : world_(2, given(timeout)) {
+  explicit PlayedRoot(double timeout) : world_(2, setup(timeout)) {
     std::map<int, std::unique_ptr<Link>> children;
     children[1] = adopt_socket(::dup(world_.victim_fds(0).at(0)));
     root_ = std::make_unique<Control>(0, nullptr, 0, std::move(children));
@@ -40,8 +40,8 @@ class PlayedRoot {
 
  private:
   static constexpr uint64_t kId = 1;
-  static Given given(double timeout) {
-    Given g{Layout::apart, crowded()};
+  static Setup setup(double timeout) {
+    Setup g{Layout::apart, crowded()};
     g.settings.timeout = timeout;
     g.victims = {0};
     return g;

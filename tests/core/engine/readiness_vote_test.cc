@@ -34,7 +34,7 @@ class CountingLink final : public PassingLink {
   std::atomic<int>* sent_;
 };
 
-Given apart() { return {Layout::apart, crowded()}; }
+Setup apart() { return {Layout::apart, crowded()}; }
 
 void settle(Program& p) {
   for (int s = 0; s < kGuardedSteps; ++s) p.equal(p.sum("x", 1), p.size, "sum");
@@ -48,11 +48,11 @@ TEST_CASE("a small step takes log2(P) exchanges and no control message") {
       CAPTURE(size);
       CAPTURE(barrier);
       std::vector<Counts> counts(size);
-      Given given = apart();
-      given.wrap = [&](std::unique_ptr<Link> link, int rank, int, bool data) {
+      Setup setup = apart();
+      setup.wrap = [&](std::unique_ptr<Link> link, int rank, int, bool data) {
         return std::make_unique<CountingLink>(std::move(link), data ? &counts[rank].data : &counts[rank].control);
       };
-      EngineWorld world(size, given);
+      EngineWorld world(size, setup);
       int places = 1, doublings = 0;
       for (; 2 * places <= size; places *= 2) ++doublings;
       const int folded = size - places;
@@ -89,9 +89,9 @@ TEST_CASE("a rank dies while others vote: everybody hears who") {
     for (int victim : {0, size - 1}) {
       CAPTURE(size);
       CAPTURE(victim);
-      Given given = apart();
-      given.cuttable = true;
-      EngineWorld world(size, given);
+      Setup setup = apart();
+      setup.cuttable = true;
+      EngineWorld world(size, setup);
       CHECK(run(world, [&](Program& p) {
         settle(p);
         if (p.rank == victim) {
@@ -121,13 +121,13 @@ TEST_CASE("a rank leaves while others vote, with and without a vote of its own")
       check_ranks(size, apart(), [&](Program& p) {
         settle(p);
         if (p.rank == 1) {
-          TaskPtr mine;
+          TaskPtr own;
           // Rank 0 does not vote then, so that no agreement is possible.
-          if (voted) mine = p.sum_async("x", 1);
+          if (voted) own = p.sum_async("x", 1);
           p.await_marks(p.size - 1 - voted);
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
           p.engine.shutdown("had enough");
-          if (mine) p.expect(p.finish(*mine).code() == Code::shutdown, "mine");
+          if (own) p.expect(p.finish(*own).code() == Code::shutdown, "mine");
           return;
         }
         if (p.rank == 0 && voted) return;

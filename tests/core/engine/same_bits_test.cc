@@ -74,25 +74,25 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
   const size_t me = std::find(ranks.begin(), ranks.end(), p.rank) - ranks.begin();
   Request q = Program::request(Kind::allreduce, "op" + std::to_string(index), {static_cast<int64_t>(n)}, d);
   q.set = set;
-  const uint64_t mine = seed * 977 + static_cast<uint64_t>(index) * 131 + static_cast<uint64_t>(p.rank);
+  const uint64_t salt = seed * 977 + static_cast<uint64_t>(index) * 131 + static_cast<uint64_t>(p.rank);
   switch (random() % 9) {
     case 0:
       q.kind = Kind::broadcast;
       q.root = ranks[random() % ranks.size()];
-      return {p.submit(q, random_tensor(d, n, mine)), nullptr, n * size_of(d), set == 0};
+      return {p.submit(q, random_tensor(d, n, salt)), nullptr, n * size_of(d), set == 0};
     case 1:
       q.kind = Kind::allgather;
       q.shape = {static_cast<int64_t>(n % 50 + me), 3};
-      return {p.submit(q, random_tensor(d, 3 * (n % 50 + me), mine)), nullptr, 0, set == 0};
+      return {p.submit(q, random_tensor(d, 3 * (n % 50 + me), salt)), nullptr, 0, set == 0};
     case 2:
       q.kind = Kind::reducescatter;
-      return {p.submit(q, random_tensor(d, n, mine)), nullptr, (n / ranks.size() + (me < n % ranks.size())) * size_of(d), false};
+      return {p.submit(q, random_tensor(d, n, salt)), nullptr, (n / ranks.size() + (me < n % ranks.size())) * size_of(d), false};
     case 3: {
       q.kind = Kind::alltoall;
       size_t rows = 0;
       for (size_t to = 0; to < ranks.size(); ++to) rows += static_cast<size_t>(q.splits.emplace_back((n + 7 * me + 3 * to) % 40));
       q.shape = {static_cast<int64_t>(rows)};
-      return {p.submit(q, random_tensor(d, rows, mine)), nullptr, 0, false};
+      return {p.submit(q, random_tensor(d, rows, salt)), nullptr, 0, false};
     }
     default: break;
   }
@@ -106,7 +106,7 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
   if (kept) kept->resize(n);
   auto task = std::make_shared<Task>();
   task->name = q.name;
-  task->in = random_tensor(d, n, mine);
+  task->in = random_tensor(d, n, salt);
   task->out.resize(std::max<size_t>(task->in.size(), 1));
   const size_t bytes = task->in.size();
   auto block = random() % 3 == 0 ? p.engine.allocate(bytes) : nullptr;
@@ -139,9 +139,9 @@ void end_unevenly(Program& p, uint64_t seed, Hashes* hashes) {
 
 Hashes program(Program& p, uint64_t seed, uint64_t timing) {
   std::mt19937_64 common(seed), own(timing * 31 + static_cast<uint64_t>(p.rank));
-  std::vector<int> everybody, some;
+  std::vector<int> all, some;
   for (int r = 0; r < p.size; ++r) {
-    everybody.push_back(r);
+    all.push_back(r);
     if (r % 2 == static_cast<int>(seed % 2)) some.push_back(r);
   }
   const uint32_t set = p.add_set(some);
@@ -156,7 +156,7 @@ Hashes program(Program& p, uint64_t seed, uint64_t timing) {
     if (round % 4 == 3) std::shuffle(order.begin(), order.end(), own);
     std::map<int, Pending> pending;
     for (int i : order) {
-      pending[i] = i == 100 ? submit_one(p, step, i, set, some, &residuals) : submit_one(p, step, i, 0, everybody, &residuals);
+      pending[i] = i == 100 ? submit_one(p, step, i, set, some, &residuals) : submit_one(p, step, i, 0, all, &residuals);
       if (own() % 40 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 2000));
     }
     for (auto& [i, one] : pending) collect(p, one, &hashes);

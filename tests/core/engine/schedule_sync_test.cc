@@ -104,9 +104,9 @@ TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is
   for (Layout layout : kLayouts) {
     std::mutex mutex;
     std::string logged;
-    Given given{layout, crowded()};
-    given.settings.stall_warning = 1;
-    given.log = [&](LogLevel level, const std::string& text) {
+    Setup setup{layout, crowded()};
+    setup.settings.stall_warning = 1;
+    setup.log = [&](LogLevel level, const std::string& text) {
       std::lock_guard lock(mutex);
       if (level == LogLevel::warning) logged += text;
     };
@@ -114,7 +114,7 @@ TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is
       std::lock_guard lock(mutex);
       return logged.find("missing on rank 1: g") != std::string::npos;
     };
-    EngineWorld world(3, given);
+    EngineWorld world(3, setup);
     CHECK(run(world, [&](Program& p) {
       std::mt19937 random(p.rank);
       for (int s = 0; s < kSteps; ++s) step(p, "g", 3, &random);

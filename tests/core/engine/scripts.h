@@ -44,7 +44,7 @@ class Play {
     if (a.what == program) {
       const Line& line = scripts_[a.rank][rank.at];
       if (line.what == Line::submit) {
-        rank.ops[line.op].push_back(puppets_.submit(a.rank, table_[line.op].asked(a.rank)));
+        rank.ops[line.op].push_back(puppets_.submit(a.rank, table_[line.op].request_on(a.rank)));
         ++rank.at;
       } else if (rank.ops[line.op].back()->done()) {
         ++rank.at;

@@ -48,11 +48,11 @@ class Step {
     std::function<void(int32_t)> then;
     void finish(const Status& s) {
       if (s.ok() && then) then(out[0]);
-      Step* mine = step;
+      Step* own = step;
       delete this;
-      std::lock_guard lock(mine->mutex_);
-      if (!s.ok() && mine->status_.ok()) mine->status_ = s;
-      if (--mine->under_way_ == 0) mine->changed_.notify_all();
+      std::lock_guard lock(own->mutex_);
+      if (!s.ok() && own->status_.ok()) own->status_ = s;
+      if (--own->under_way_ == 0) own->changed_.notify_all();
     }
   };
   static void done(Operation& op, void* context) { static_cast<One*>(context)->finish(op.status()); }

@@ -53,7 +53,7 @@ inline std::unique_ptr<Link> adopt_socket(int fd) {
   return link;
 }
 
-struct Given {
+struct Setup {
   Layout layout = Layout::one_node;
   Settings settings{};
   LogSink log{};
@@ -106,28 +106,28 @@ class CuttableLink final : public PassingLink {
 // Options of a world's engines, and the link ends that a test holds.
 class Wiring {
  public:
-  Wiring(int size, const Given& given)
-      : size(size), nodes(given.nodes.empty() ? nodes_of(given.layout, size) : given.nodes), options(size) {
-    make_nodes(given);
+  Wiring(int size, const Setup& setup)
+      : size(size), nodes(setup.nodes.empty() ? nodes_of(setup.layout, size) : setup.nodes), options(size) {
+    make_nodes(setup);
     for (int r = 1; r < size; ++r) {
       const int parent = parent_of(r, nodes);
-      auto [mine, theirs] = socket_pair();
-      hand(given, r, parent, false, mine, [&](auto link) { options[r].parent = std::move(link); });
-      hand(given, parent, r, false, theirs, [&](auto link) { options[parent].children[r] = std::move(link); });
+      auto [near, far] = socket_pair();
+      hand(setup, r, parent, false, near, [&](auto link) { options[r].parent = std::move(link); });
+      hand(setup, parent, r, false, far, [&](auto link) { options[parent].children[r] = std::move(link); });
     }
     for (int a = 0; a < size; ++a) {
       for (int b = a + 1; b < size; ++b) {
         if (nodes[a] == nodes[b]) continue;
         auto [x, y] = socket_pair();
-        hand(given, a, b, true, x, [&](auto link) { options[a].data[b] = std::move(link); });
-        hand(given, b, a, true, y, [&](auto link) { options[b].data[a] = std::move(link); });
+        hand(setup, a, b, true, x, [&](auto link) { options[a].data[b] = std::move(link); });
+        hand(setup, b, a, true, y, [&](auto link) { options[b].data[a] = std::move(link); });
       }
     }
-    for (int r : given.victims) {
+    for (int r : setup.victims) {
       for (int fd : options[r].event_fds) ::close(fd);
     }
     for (int r = 0; r < size; ++r) {
-      if (!is_victim(given, r)) require(check(options[r]).empty(), check(options[r]));
+      if (!is_victim(setup, r)) require(check(options[r]).empty(), check(options[r]));
     }
   }
   ~Wiring() {
@@ -138,8 +138,8 @@ class Wiring {
   }
   Wiring(const Wiring&) = delete;
 
-  static bool is_victim(const Given& given, int rank) {
-    return std::find(given.victims.begin(), given.victims.end(), rank) != given.victims.end();
+  static bool is_victim(const Setup& setup, int rank) {
+    return std::find(setup.victims.begin(), setup.victims.end(), rank) != setup.victims.end();
   }
   // Closes the victims' sockets, as the kernel does when a process dies.
   void kill_victims() {
@@ -162,20 +162,20 @@ class Wiring {
 
  private:
   template <class F>
-  void hand(const Given& given, int rank, int peer, bool data, int fd, F to) {
-    if (is_victim(given, rank)) {
+  void hand(const Setup& setup, int rank, int peer, bool data, int fd, F to) {
+    if (is_victim(setup, rank)) {
       victim_fds[rank].push_back(fd);
       return;
     }
     auto link = adopt_socket(fd);
-    if (given.cuttable) {
+    if (setup.cuttable) {
       cut_fds_[rank].push_back(::dup(fd));
       link = std::make_unique<CuttableLink>(std::move(link), &muted_[rank]);
     }
-    if (given.wrap) link = given.wrap(std::move(link), rank, peer, data);
+    if (setup.wrap) link = setup.wrap(std::move(link), rank, peer, data);
     to(std::move(link));
   }
-  void make_nodes(const Given& given) {
+  void make_nodes(const Setup& setup) {
     std::vector<int> wakeups;
     for (int r = 0; r < size; ++r) wakeups.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     std::map<int, std::shared_ptr<Segment>> segments;
@@ -189,13 +189,13 @@ class Wiring {
         if (nodes[i] == nodes[r]) o.event_fds.push_back(::dup(wakeups[i]));
       }
       auto& segment = segments[nodes[r]];
-      if (!segment) segment = Segment::in_process({static_cast<int>(o.event_fds.size()), 4096, given.staging, given.arena});
+      if (!segment) segment = Segment::in_process({static_cast<int>(o.event_fds.size()), 4096, setup.staging, setup.arena});
       o.segment = segment;
-      require(make_host_backend(given.settings.algorithm, &o.backend).ok(), "backend");
-      o.settings = given.settings;
-      o.nccl = given.nccl;
-      o.ipc = given.ipc;
-      o.log = given.log;
+      require(make_host_backend(setup.settings.algorithm, &o.backend).ok(), "backend");
+      o.settings = setup.settings;
+      o.nccl = setup.nccl;
+      o.ipc = setup.ipc;
+      o.log = setup.log;
     }
     for (int fd : wakeups) ::close(fd);
   }

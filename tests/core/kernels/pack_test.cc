@@ -39,11 +39,11 @@ void run(size_t kernel, std::vector<Piece>& all, size_t element_bytes, const ker
   std::span<const Move> left = moves;
   while (!left.empty()) {
     kernels::PackParameters p{};
-    const size_t taken = kernels::fill(&p, left, element_bytes, 3);
-    REQUIRE(taken == std::min<size_t>(left.size(), kernels::kMostPieces));
+    const size_t filled = kernels::fill(&p, left, element_bytes, 3);
+    REQUIRE(filled == std::min<size_t>(left.size(), kernels::kMostPieces));
     p.scaling = scaling;
     launch(kernel, {kernels::geometry(p).blocks, threads}, p);
-    left = left.subspan(taken);
+    left = left.subspan(filled);
   }
 }
 

@@ -19,7 +19,7 @@ Lookup everything(std::map<std::string, char>* exported) {
   return [exported](const char* name) -> void* { return &(*exported)[name]; };
 }
 
-Abi made(Family family) {
+Abi make(Family family) {
   Abi abi;
   std::map<std::string, char> exported;
   REQUIRE(make_abi(family, family == Family::open_mpi ? everything(&exported) : nothing, &abi).ok());
@@ -64,7 +64,7 @@ TEST_CASE("a library that does not fit the launcher is known before it is begun"
 
 TEST_CASE("integers and wide floats have types and everything else has none") {
   for (const Family family : {Family::open_mpi, Family::mpich, Family::standard}) {
-    const Abi abi = made(family);
+    const Abi abi = make(family);
     std::map<Handle, int> seen;
     for (const DType d :
          {DType::uint8, DType::int8, DType::uint16, DType::int16, DType::int32, DType::int64, DType::float32, DType::float64})
@@ -81,13 +81,13 @@ TEST_CASE("integers and wide floats have types and everything else has none") {
 }
 
 TEST_CASE("MPICH's types say their size, which guards against mistyped numbers") {
-  const Abi abi = made(Family::mpich);
+  const Abi abi = make(Family::mpich);
   const std::pair<Handle, size_t> sizes[] = {{abi.uint8, 1}, {abi.int8, 1},  {abi.uint16, 2},  {abi.int16, 2},
                                              {abi.int32, 4}, {abi.int64, 8}, {abi.float32, 4}, {abi.float64, 8}};
   for (const auto& [type, bytes] : sizes) CHECK(((type >> 8) & 0xff) == bytes);
   CHECK(abi.world == 0x44000000);
   CHECK(abi.status_ignore == reinterpret_cast<void*>(1));
-  CHECK(made(Family::standard).status_ignore == nullptr);
+  CHECK(make(Family::standard).status_ignore == nullptr);
 }
 
 TEST_CASE("a variable that an Open MPI does not export is named") {

@@ -17,12 +17,12 @@ using hvd::testing::contains;
 TEST_CASE("a clerk does all on one thread, and whoever asks gets what it has made") {
   MpiThread mpi_thread;
   std::thread::id first, second;
-  int made = 0;
+  int created = 0;
   CHECK(mpi_thread.run([&] { first = std::this_thread::get_id(); }));
-  CHECK(mpi_thread.run([&] { second = std::this_thread::get_id(), made = 3; }, 10));
+  CHECK(mpi_thread.run([&] { second = std::this_thread::get_id(), created = 3; }, 10));
   CHECK(first == second);
   CHECK(first != std::this_thread::get_id());
-  CHECK(made == 3);
+  CHECK(created == 3);
 }
 
 TEST_CASE("what does not end is left behind in time") {

@@ -39,18 +39,18 @@ TEST_CASE("allgather of equal and unequal parts, in place and not") {
       for (const bool in_place : {true, false}) {
         std::vector<size_t> bytes;
         std::vector<uint8_t> expected;
-        size_t mine = 0;
+        size_t own = 0;
         for (int i = 0; i < 3; ++i) {
-          if (i == r.rank) mine = expected.size();
+          if (i == r.rank) own = expected.size();
           bytes.push_back(equal ? 10 : static_cast<size_t>(7 * ((i + 1) % 3)));
           const std::vector<uint8_t> part = values<uint8_t>(i, bytes.back());
           expected.insert(expected.end(), part.begin(), part.end());
         }
         const std::vector<uint8_t> part = values<uint8_t>(r.rank, bytes[static_cast<size_t>(r.rank)]);
         std::vector<uint8_t> before(expected.size());
-        if (in_place) std::copy(part.begin(), part.end(), before.begin() + static_cast<ptrdiff_t>(mine));
+        if (in_place) std::copy(part.begin(), part.end(), before.begin() + static_cast<ptrdiff_t>(own));
         uint8_t* out = r.device.upload(before);
-        REQUIRE(nccl::allgather(*r.comm, r.device.stream, in_place ? out + mine : r.device.upload(part), out, bytes).ok());
+        REQUIRE(nccl::allgather(*r.comm, r.device.stream, in_place ? out + own : r.device.upload(part), out, bytes).ok());
         REQUIRE(r.device.finish());
         CHECK(r.device.download(out, expected.size()) == expected);
       }
@@ -61,7 +61,7 @@ TEST_CASE("allgather of equal and unequal parts, in place and not") {
 TEST_CASE("an error in the middle of a group leaves the thread outside of any group") {
   as_ranks(1, [](Rank& r) {
     r.comm = r.make(testing::new_id());
-    REQUIRE(Rank::made(r.comm));
+    REQUIRE(Rank::created(r.comm));
     float* data = r.device.upload(values<float>(0, 8));
     const nccl::Piece pieces[] = {{data, data, 4}, {data + 4, data + 4, 4}};
     const nccl::Reduction how = reduction(DType::float32, ReduceOp::sum, 1);

@@ -39,7 +39,7 @@ TEST_CASE("made and warmed up in 1 to 4 ranks: what follows needs nobody else to
     std::atomic<int> launched{0};
     as_ranks(size, [&](Rank& r) {
       r.comm = r.make(id, true);
-      REQUIRE(Rank::made(r.comm));
+      REQUIRE(Rank::created(r.comm));
       CHECK(r.comm->error().ok());
       CHECK(r.comm->async_error().ok());
       float* data = r.device.upload(std::vector<float>{1});
@@ -70,7 +70,7 @@ TEST_CASE("a rank that never comes: the others' creation is aborted, and the nex
       CHECK(r.comm->state() == State::given_up);
     }
     r.comm = r.make(next, true);
-    CHECK(Rank::made(r.comm));
+    CHECK(Rank::created(r.comm));
     CHECK(r.device.finish());
     CHECK(r.destroy());
   });
@@ -110,7 +110,7 @@ TEST_CASE("a rank lost in the middle: abort of all communicators in one group fr
       for (int i = 0; i < 2; ++i) {
         both.push_back(
             nccl::Communicator::make(library, r.device.surroundings(), ids[i], 2, r.rank, {streams[i], r.device.allocate(bytes), bytes}));
-        REQUIRE(Rank::made(both.back()));
+        REQUIRE(Rank::created(both.back()));
       }
       if (r.rank == 0) {  // the other rank does nothing more
         float* data = r.device.upload(std::vector<float>{1, 2});
@@ -136,7 +136,7 @@ TEST_CASE("what NCCL refuses at creation is passed on: two ranks on one device, 
     threads.emplace_back([&, rank] {
       testing::Device device(0);
       auto c = nccl::Communicator::make(testing::simulated(), device.surroundings(), id, 2, rank);
-      CHECK_FALSE(Rank::made(c));
+      CHECK_FALSE(Rank::created(c));
       CHECK(c->state() == State::failed);
       CHECK(contains(c->error().message(), "NCCL error 5"));
       CHECK(contains(c->error().message(), "Duplicate GPU detected : rank 0 and rank 1"));
@@ -144,7 +144,7 @@ TEST_CASE("what NCCL refuses at creation is passed on: two ranks on one device, 
       CHECK(aborted({c}).ok());
       // The same id again.
       c = nccl::Communicator::make(testing::simulated(), device.surroundings(), id, 2, rank);
-      CHECK_FALSE(Rank::made(c));
+      CHECK_FALSE(Rank::created(c));
       CHECK(contains(c->error().message(), "has served before"));
       CHECK(aborted({c}).ok());
     });

@@ -19,11 +19,11 @@ Question question(Element e, ReduceOp op, int size, double prescale = 1, double 
 
 // Factors that the caller does not apply are applied by NCCL: their product is that of the request.
 void check_whole(const Question& q, const Reduction& r) {
-  const double asked = q.prescale * q.postscale / (q.op == ReduceOp::average ? q.size : 1);
+  const double scale = q.prescale * q.postscale / (q.op == ReduceOp::average ? q.size : 1);
   double got = r.before.factor * r.after.factor / static_cast<double>(r.before.divisor * r.after.divisor);
   if (r.premultiplied) got *= r.scalar;
   if (r.op == Op::average) got /= q.size;
-  CHECK(got == doctest::Approx(asked));
+  CHECK(got == doctest::Approx(scale));
 }
 
 uint64_t encoded(Type type, double value) {
@@ -125,9 +125,9 @@ TEST_CASE("sums of integers are for NCCL unless they are averaged or scaled; max
 
 TEST_CASE("min, max and product are never premultiplied") {
   const std::pair<ReduceOp, Op> pairs[] = {{ReduceOp::min, Op::min}, {ReduceOp::max, Op::max}, {ReduceOp::product, Op::product}};
-  for (const auto& [op, theirs] : pairs) {
+  for (const auto& [op, code] : pairs) {
     const Reduction r = decide(question(Element::float32, op, 4, 0.5, 2));
-    CHECK((r.op == theirs && !r.premultiplied));
+    CHECK((r.op == code && !r.premultiplied));
     CHECK((r.before.factor == 0.5 && r.after.factor == 2));
   }
 }

@@ -147,7 +147,7 @@ struct Rank {
     if (warm) w = {device.stream, device.allocate(4 * nccl::warm_up_bytes(size)), 4 * nccl::warm_up_bytes(size)};
     return nccl::Communicator::make(simulated(), device.surroundings(), id, size, rank, w);
   }
-  static bool made(const std::shared_ptr<nccl::Communicator>& c) {
+  static bool created(const std::shared_ptr<nccl::Communicator>& c) {
     return wait_until([&] { return c->state() != nccl::Communicator::State::making; }) && c->ready();
   }
   bool destroy() {
@@ -184,7 +184,7 @@ inline void with_communicator(int size, const std::function<void(Rank&)>& body, 
   const nccl::UniqueId id = new_id();
   as_ranks(size, [&](Rank& r) {
     r.comm = r.make(id, warm);
-    REQUIRE(Rank::made(r.comm));
+    REQUIRE(Rank::created(r.comm));
     body(r);
     CHECK(r.device.finish());
     CHECK(r.destroy());

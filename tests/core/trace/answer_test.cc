@@ -68,7 +68,7 @@ TEST_CASE("a question reads as it was written, and nonsense is none") {
 }
 
 TEST_CASE("it answers with Python's stacks, without Python when that does not answer, and only when it is meant") {
-  Heard said, wanted;
+  Heard heard, wanted;
   Answerer::Means means;
   means.rank = 3;
   means.recorder = std::make_shared<FlightRecorder>(10);
@@ -76,7 +76,7 @@ TEST_CASE("it answers with Python's stacks, without Python when that does not an
   q.name = "a \"name\"";
   means.recorder->requested(std::vector<Request>{q});
   means.stacks = stacks_of(SIGRTMIN + 7);
-  means.reply = [&](std::string text) { said.put(std::move(text)); };
+  means.reply = [&](std::string text) { heard.put(std::move(text)); };
   means.ask_python = [&](uint64_t number) { wanted.put(std::to_string(number)); };
   Answerer answerer(std::move(means));
   ask(answerer, {1, {0, 2}, {}});
@@ -85,21 +85,21 @@ TEST_CASE("it answers with Python's stacks, without Python when that does not an
   ask(answerer, {2, {3}, {}});
   CHECK(wanted.next() == "2");
   answerer.give(2, "of Python", "{\"main\":1}");
-  std::string text = said.next();
+  std::string text = heard.next();
   CHECK(contains(text, "\"number\":2,\"rank\":3,\"forced\":false,\"stacks\":\"of Python\",\"python\":{\"main\":1}"));
   CHECK(contains(text, "a \\\"name\\\""));
   CHECK(contains(text, "\"pid\":" + std::to_string(::getpid())));
   ask(answerer, {3, {3}, {}});  // and no answer arrives
-  text = said.next();
+  text = heard.next();
   CHECK(contains(text, "\"number\":3,\"rank\":3,\"forced\":true,\"stacks\":\"Thread \\\"x\\\"\\u000a\",\"python\":null"));
   CHECK(wanted.next() == "3");
   ask(answerer, {6, {3}, {}});  // Python has been busy for long, but runs, so its stacks are not read from outside
   CHECK(wanted.next() == "6");
   answerer.begun(6);
-  text = said.next();
+  text = heard.next();
   CHECK(contains(text, "\"number\":6,\"rank\":3,\"forced\":false,\"stacks\":\"\",\"python\":null"));
   ask(answerer, {4, {}, {3}});
-  text = said.next();
+  text = heard.next();
   CHECK(contains(text, "\"number\":4,\"rank\":3,\"forced\":false,\"stacks\":\"\""));
   CHECK(answerer.stacks() == "Thread \"x\"\n");
   wanted.next();

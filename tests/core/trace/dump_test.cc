@@ -87,9 +87,9 @@ TEST_CASE("ranks write what they have done when the job ends by an error, with n
     dumpers[1]->ended(Status(Code::timeout, "too late"));
   };
   job("left", false);
-  const std::string asked = contents(folder / "asked/recorder.rank1.jsonl");
-  CHECK(asked.find("{\"horovod\":\"recorder\",\"version\":1,\"rank\":1,\"size\":2,\"label\":\"rank 1\",\"pid\":") == 0);
-  CHECK(asked.find("\"why\":\"why \\\"not\\\"\"") != std::string::npos);
+  const std::string dumped = contents(folder / "asked/recorder.rank1.jsonl");
+  CHECK(dumped.find("{\"horovod\":\"recorder\",\"version\":1,\"rank\":1,\"size\":2,\"label\":\"rank 1\",\"pid\":") == 0);
+  CHECK(dumped.find("\"why\":\"why \\\"not\\\"\"") != std::string::npos);
   job("broken", true);
   for (int r = 0; r < 2; ++r) {
     const std::string text = contents(folder / ("broken/recorder.rank" + std::to_string(r) + ".jsonl"));

@@ -20,9 +20,9 @@ namespace hvd::testing {
 class Folder {
  public:
   Folder() {
-    std::string made = (std::filesystem::temp_directory_path() / "hvd-trace-XXXXXX").string();
-    require(::mkdtemp(made.data()) != nullptr, "mkdtemp");
-    path_ = made;
+    std::string result = (std::filesystem::temp_directory_path() / "hvd-trace-XXXXXX").string();
+    require(::mkdtemp(result.data()) != nullptr, "mkdtemp");
+    path_ = result;
   }
   ~Folder() { std::filesystem::remove_all(path_); }
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }

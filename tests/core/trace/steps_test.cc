@@ -26,21 +26,21 @@ TEST_CASE("a step counts what callers were blocked, what collectives took and mo
   std::atomic<int> waiting{0};  // number of steps that rank 0 has reached
   CHECK(run(world, [&](Program& p) {
     p.barrier();
-    StepMeter& mine = *meter[p.rank];
+    StepMeter& own = *meter[p.rank];
     uint64_t begun = 0;
-    mine.listen([&begun](uint64_t number) { begun = number; });
-    mine.step(0);
-    p.expect(begun == 1 && mine.made() == 1, "the first mark begins step 1");
+    own.listen([&begun](uint64_t number) { begun = number; });
+    own.step(0);
+    p.expect(begun == 1 && own.made() == 1, "the first mark begins step 1");
     for (int step = 0; step < 3; ++step) {
       if (p.rank == 0) ++waiting;
       for (const Deadline end = Deadline::after(60); waiting <= step && !end.passed();)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       if (p.rank == 1) std::this_thread::sleep_for(kLate);
       p.equal(p.sum("a", 1, 1000), 2, "sum");
-      mine.step(7);
+      own.step(7);
     }
-    p.expect(begun == 4 && mine.made() == 4, "each mark begins one more");
-    mine.listen(nullptr);
+    p.expect(begun == 4 && own.made() == 4, "each mark begins one more");
+    own.listen(nullptr);
   }) == "");
   const auto first = meter[0]->take(), second = meter[1]->take();
   REQUIRE(first.size() == 3);
@@ -114,9 +114,9 @@ TEST_CASE("steps of programs that say nothing are found where a schedule comes r
   meter[0]->step(0);
   meter[0]->step(0);
   CHECK(run(world, [&](Program& p) { p.equal(p.sum("a", 1) + p.sum("b", 1), 4, "both"); }) == "");
-  const auto told = meter[0]->take();
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].number == 1);
+  const auto taken = meter[0]->take();
+  REQUIRE(taken.size() == 1);
+  CHECK(taken[0].number == 1);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ std::string lines(const std::string& text) { return "[" + text.substr(0, text.si
 TEST_CASE("the life of a tensor as text") {
   TimelineText text({1, 2, "host", 1'000'000, 5, 77});
   std::string out;
-  const std::vector<Request> asked{request_of("allreduce.x")};
-  const auto tensors = TimelineTensors::of(asked);
+  const std::vector<Request> requests{request_of("allreduce.x")};
+  const auto tensors = TimelineTensors::of(requests);
   text.ready(1'001'500, 0, *tensors, &out);
   text.ready(1'002'000, 1, *tensors, &out);
   text.agreed(1'003'000, *tensors, &out);
@@ -59,9 +59,9 @@ TEST_CASE("any name is valid text, and nothing is left open where events are mis
   std::string out;
   text.begin(&out);
   const std::string names[] = {"a\"b\\c", "two\nlines\ttab", "Gewichte.größe.重み", std::string("zero\0byte", 9), "\xff\xfe", ""};
-  std::vector<Request> asked;
-  for (const std::string& name : names) asked.push_back(request_of(name));
-  const auto tensors = TimelineTensors::of(asked);
+  std::vector<Request> requests;
+  for (const std::string& name : names) requests.push_back(request_of(name));
+  const auto tensors = TimelineTensors::of(requests);
   text.ready(10, 0, *tensors, &out);
   text.failed(20, *tensors, "a \"reason\"\n", &out);
   text.started(30, {}, *tensors, &out);

@@ -64,20 +64,20 @@ TEST_CASE("what one library seals every library opens, in place or not") {
 
 TEST_CASE("libraries agree on shared keys and refuse points of small order") {
   const auto libraries = crypto_libraries();
-  const CipherKey mine = key_of(3, 4), theirs = key_of(5, 6);
+  const CipherKey own = key_of(3, 4), peer = key_of(5, 6);
   for (const Library& one : libraries) {
     for (const Library& other : libraries) {
       CipherKey my_public, their_public, here, there;
-      REQUIRE(one->public_key(mine, &my_public));
-      REQUIRE(other->public_key(theirs, &their_public));
-      REQUIRE(one->shared_key(mine, their_public, &here));
-      REQUIRE(other->shared_key(theirs, my_public, &there));
+      REQUIRE(one->public_key(own, &my_public));
+      REQUIRE(other->public_key(peer, &their_public));
+      REQUIRE(one->shared_key(own, their_public, &here));
+      REQUIRE(other->shared_key(peer, my_public, &there));
       CHECK(here == there);
       CHECK(here != my_public);
     }
     CipherKey nothing;
-    CHECK_FALSE(one->shared_key(mine, CipherKey{}, &nothing));
-    CHECK_FALSE(one->shared_key(mine, CipherKey{1}, &nothing));
+    CHECK_FALSE(one->shared_key(own, CipherKey{}, &nothing));
+    CHECK_FALSE(one->shared_key(own, CipherKey{1}, &nothing));
   }
 }
 

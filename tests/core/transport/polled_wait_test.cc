@@ -41,9 +41,9 @@ TEST_CASE("a polled wait hears of the end of the job: by the flag in memory at o
     Here here({2000, 20});
     std::atomic<uint32_t> flag{0};
     here.waiter.set_abort_flag(&flag);
-    int heard = 0;
+    int wakeups = 0;
     here.waiter.set_hook([&]() -> Status {
-      ++heard;
+      ++wakeups;
       return by_flag && !flag ? Status() : Status(Code::peer_lost, "rank 3 was lost");
     }, nullptr);
     if (by_flag) flag = 1;
@@ -52,7 +52,7 @@ TEST_CASE("a polled wait hears of the end of the job: by the flag in memory at o
     const auto begin = Clock::now();
     while (status.ok()) status = wait.pause();
     CHECK(status.code() == Code::peer_lost);
-    CHECK(heard == 1);
+    CHECK(wakeups == 1);
     if (by_flag) CHECK(Clock::now() - begin < std::chrono::seconds(20));
   }
 }

@@ -142,22 +142,22 @@ TEST_CASE("a taken byte has left as a whole record, and a record that was begun 
   CHECK(ends.a->try_send(data) == 0);  // 100 of 520 bytes are in flight
   CHECK(ends.forth.size() == 100);
   std::vector<std::byte> got(500);
-  int64_t taken = 0;
+  int64_t moved = 0;
   size_t arrived = 0;
   for (int i = 0; i < 20 && arrived < got.size(); ++i) {
     const int64_t n = ends.b->try_recv(Bytes(got).subspan(arrived));
     REQUIRE(n >= 0);
     arrived += static_cast<size_t>(n);
-    if (taken == 0) taken = ends.a->try_send(data);
-    REQUIRE(taken >= 0);
-    if (taken == 0) CHECK(arrived == 0);
+    if (moved == 0) moved = ends.a->try_send(data);
+    REQUIRE(moved >= 0);
+    if (moved == 0) CHECK(arrived == 0);
   }
-  CHECK(taken == 500);
+  CHECK(moved == 500);
   CHECK(got == data);
-  Tapped others(100);
-  CHECK(others.a->try_send(data) == 0);
-  CHECK(others.a->try_send(ConstBytes(data).first(499)) == -1);  // a mistake of the caller, not of the peer
-  CHECK(others.a->error().code() == Code::internal);
+  Tapped second(100);
+  CHECK(second.a->try_send(data) == 0);
+  CHECK(second.a->try_send(ConstBytes(data).first(499)) == -1);  // a mistake of the caller, not of the peer
+  CHECK(second.a->error().code() == Code::internal);
 }
 
 TEST_CASE("no byte of a record can be altered") {
@@ -262,8 +262,8 @@ TEST_CASE("random bytes never come through") {
       ends.forth[1] = ends.forth[2] = ends.forth[3] = std::byte{0};
     }
     std::vector<std::byte> got(4096);
-    const int64_t taken = ends.b->try_recv(got);
-    CHECK(taken <= 0);
-    if (short_record) CHECK(taken == -1);
+    const int64_t moved = ends.b->try_recv(got);
+    CHECK(moved <= 0);
+    if (short_record) CHECK(moved == -1);
   }
 }

@@ -25,10 +25,10 @@ Address reserve(size_t bytes) {
   const size_t needed = (bytes + kUnit - 1) / kUnit * kUnit + kUnit;
   if (next + needed > end) {
     const size_t chunk = needed + kUnit > kChunk ? needed + kUnit : kChunk;
-    void* taken = mmap(nullptr, chunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (taken == MAP_FAILED) return 0;
-    next = (reinterpret_cast<Address>(taken) + kUnit - 1) / kUnit * kUnit;
-    end = reinterpret_cast<Address>(taken) + chunk;
+    void* reserved = mmap(nullptr, chunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return 0;
+    next = (reinterpret_cast<Address>(reserved) + kUnit - 1) / kUnit * kUnit;
+    end = reinterpret_cast<Address>(reserved) + chunk;
   }
   const Address base = next;
   next += needed;
@@ -37,12 +37,12 @@ Address reserve(size_t bytes) {
 
 int device_file() {
   static const int file = [] {
-    const int made = memfd_create("simcuda", MFD_CLOEXEC);
+    const int fd = memfd_create("simcuda", MFD_CLOEXEC);
     struct flock alive{};  // a lock on the first byte means that this process lives
     alive.l_type = F_WRLCK;
     alive.l_len = 1;
-    fcntl(made, F_OFD_SETLK, &alive);
-    return made;
+    fcntl(fd, F_OFD_SETLK, &alive);
+    return fd;
   }();
   return file;
 }

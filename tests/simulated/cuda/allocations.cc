@@ -40,21 +40,21 @@ Address choose_address(size_t bytes) {
 }
 
 std::shared_ptr<Allocation> allocate(Context* context, size_t bytes) {
-  auto made = std::make_shared<Allocation>();
-  made->context = context;
-  made->bytes = bytes;
-  made->base = choose_address(bytes);
-  const size_t shift = shift_of(*made);
-  made->offset = file_space(bytes + shift);
-  if (!made->base || !made->offset) return nullptr;
-  void* memory = map_file(device_file(), made->offset, bytes + shift, *made);
+  auto created = std::make_shared<Allocation>();
+  created->context = context;
+  created->bytes = bytes;
+  created->base = choose_address(bytes);
+  const size_t shift = shift_of(*created);
+  created->offset = file_space(bytes + shift);
+  if (!created->base || !created->offset) return nullptr;
+  void* memory = map_file(device_file(), created->offset, bytes + shift, *created);
   if (!memory) return nullptr;
-  made->host = static_cast<std::byte*>(memory) + shift;
-  fill(made->host, bytes, kFresh);
-  std::memset(made->host + bytes, static_cast<int>(kRedzone), tail_of(*made));
-  set_poisoned(made->host + bytes, tail_of(*made), true);
-  add(made);
-  return made;
+  created->host = static_cast<std::byte*>(memory) + shift;
+  fill(created->host, bytes, kFresh);
+  std::memset(created->host + bytes, static_cast<int>(kRedzone), tail_of(*created));
+  set_poisoned(created->host + bytes, tail_of(*created), true);
+  add(created);
+  return created;
 }
 
 void release(const std::shared_ptr<Allocation>& a) {
@@ -80,9 +80,9 @@ int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   if (!address || bytes == 0) return kInvalidValue;
   if (strikes(knobs().fail_alloc)) return kOutOfMemory;
   if (bytes > static_cast<size_t>(std::max<int64_t>(0, knobs().memory - used_on(call.context->device)))) return kOutOfMemory;
-  auto made = allocate(call.context, bytes);
-  if (!made) return kOutOfMemory;
-  *address = made->base;
+  auto created = allocate(call.context, bytes);
+  if (!created) return kOutOfMemory;
+  *address = created->base;
   return kSuccess;
 }
 

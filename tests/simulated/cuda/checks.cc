@@ -50,12 +50,12 @@ extern "C" {
 __attribute__((visibility("default"))) void simcuda_violation(const char* text) { violation(text); }
 
 __attribute__((visibility("default"))) const char* simcuda_violations(void) {
-  static auto* const told = new std::deque<std::string>;  // kept, because callers may still read the text
+  static auto* const texts = new std::deque<std::string>;  // kept, because callers may still read the text
   std::unique_lock lock(collected().mutex);
   if (collected().text.empty()) return "";
-  told->push_back(std::move(collected().text));
+  texts->push_back(std::move(collected().text));
   collected().text.clear();
-  return told->back().c_str();
+  return texts->back().c_str();
 }
 
 __attribute__((visibility("default"))) int simcuda_set(const char* name, int64_t value) {

@@ -40,9 +40,9 @@ Context* current_context() { return depth ? stack[depth - 1] : nullptr; }
 
 uint64_t thread_number() {
   static std::atomic<uint64_t> last{0};
-  thread_local uint64_t mine = 0;
-  if (!mine) mine = ++last;
-  return mine;
+  thread_local uint64_t own = 0;
+  if (!own) own = ++last;
+  return own;
 }
 
 }  // namespace simcuda
@@ -58,10 +58,10 @@ int cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   Driver& d = driver();
   Context*& primary = d.primaries[device];
   if (!primary) {
-    auto made = std::make_unique<Context>();
-    made->device = device;
-    primary = made.get();
-    d.contexts[primary] = std::move(made);
+    auto created = std::make_unique<Context>();
+    created->device = device;
+    primary = created.get();
+    d.contexts[primary] = std::move(created);
     primary->legacy = new_stream(primary, 0, 0);
     primary->legacy->legacy = true;
   }

@@ -62,8 +62,8 @@ int copy(Call& call, Address to_address, Where to_where, Address from_address, W
   };
   if (int error = submit(*stream, std::move(item))) return error;
   if (!waits) return kSuccess;
-  const uint64_t mine = stream->submitted;
-  if (int error = call.wait([&] { return stream->completed >= mine; })) return error;
+  const uint64_t own = stream->submitted;
+  if (int error = call.wait([&] { return stream->completed >= own; })) return error;
   host_clock().join(stream->clock);
   return kSuccess;
 }

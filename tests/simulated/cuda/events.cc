@@ -33,11 +33,11 @@ Event* find_event(CUevent handle, int& error) {
 }
 
 Event* new_event(Context* context, unsigned flags) {
-  auto made = std::make_unique<Event>();
-  Event* event = made.get();
+  auto created = std::make_unique<Event>();
+  Event* event = created.get();
   event->context = context;
   event->flags = flags;
-  driver().events[event] = std::move(made);
+  driver().events[event] = std::move(created);
   return event;
 }
 

@@ -33,19 +33,19 @@ struct Gpu {
     CHECK(std::string(simcuda_violations()) == "");
   }
   CUstream stream(unsigned flags = kStreamNonBlocking) {
-    CUstream made = nullptr;
-    REQUIRE(cuStreamCreateWithPriority(&made, flags, 0) == 0);
-    return made;
+    CUstream created = nullptr;
+    REQUIRE(cuStreamCreateWithPriority(&created, flags, 0) == 0);
+    return created;
   }
   CUevent event(unsigned flags = kEventDisableTiming) {
-    CUevent made = nullptr;
-    REQUIRE(cuEventCreate(&made, flags) == 0);
-    return made;
+    CUevent created = nullptr;
+    REQUIRE(cuEventCreate(&created, flags) == 0);
+    return created;
   }
   CUdeviceptr memory(size_t bytes) {
-    CUdeviceptr made = 0;
-    REQUIRE(cuMemAlloc_v2(&made, bytes) == 0);
-    return made;
+    CUdeviceptr created = 0;
+    REQUIRE(cuMemAlloc_v2(&created, bytes) == 0);
+    return created;
   }
   // Waits until all submitted work of the stream is done.
   void finish(CUstream stream) {

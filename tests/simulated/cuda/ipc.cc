@@ -79,29 +79,29 @@ ExportHeader* map_header(int file, uint64_t offset) {
 }
 
 std::shared_ptr<Allocation> import(const Handle& handle, Context* context) {
-  auto made = std::make_shared<Allocation>();
-  made->kind = Allocation::kImported;
-  made->context = context;
-  made->bytes = handle.bytes;
-  made->file = open_file(handle);
-  if (made->file < 0) return nullptr;
+  auto created = std::make_shared<Allocation>();
+  created->kind = Allocation::kImported;
+  created->context = context;
+  created->bytes = handle.bytes;
+  created->file = open_file(handle);
+  if (created->file < 0) return nullptr;
   struct flock reader = byte_lock(F_RDLCK, handle.header);
-  made->header = map_header(made->file, handle.header);
-  if (!made->header || made->header->freed || fcntl(made->file, F_OFD_SETLK, &reader)) return nullptr;
+  created->header = map_header(created->file, handle.header);
+  if (!created->header || created->header->freed || fcntl(created->file, F_OFD_SETLK, &reader)) return nullptr;
   const Address start = reserve(handle.bytes + handle.shift);
-  void* memory = map_file(made->file, handle.offset, handle.bytes + handle.shift, *made);
+  void* memory = map_file(created->file, handle.offset, handle.bytes + handle.shift, *created);
   if (!start || !memory) return nullptr;
-  made->base = start + handle.shift;
-  made->host = static_cast<std::byte*>(memory) + handle.shift;
-  add(made);
-  return made;
+  created->base = start + handle.shift;
+  created->host = static_cast<std::byte*>(memory) + handle.shift;
+  add(created);
+  return created;
 }
 
 }  // namespace
 
 void end_export(Allocation& allocation) {
-  struct flock others = byte_lock(F_WRLCK, allocation.header_offset);
-  if (fcntl(device_file(), F_OFD_GETLK, &others) == 0 && others.l_type != F_UNLCK)
+  struct flock write_lock = byte_lock(F_WRLCK, allocation.header_offset);
+  if (fcntl(device_file(), F_OFD_GETLK, &write_lock) == 0 && write_lock.l_type != F_UNLCK)
     violation("cuMemFree_v2 of " + describe(allocation) + ", which another process has open");
   allocation.header->freed = 1;
 }

@@ -33,13 +33,13 @@ const Row kRows[] = {
 };
 
 Knobs* from_environment() {
-  auto* made = new Knobs;
+  auto* created = new Knobs;
   for (const Row& row : kRows) {
     std::string variable = std::string("SIMCUDA_") + row.name;
     std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return std::toupper(c); });
-    if (const char* value = std::getenv(variable.c_str()); value && *value) made->*row.member = std::atoll(value);
+    if (const char* value = std::getenv(variable.c_str()); value && *value) created->*row.member = std::atoll(value);
   }
-  return made;
+  return created;
 }
 
 }  // namespace

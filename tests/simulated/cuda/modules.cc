@@ -95,13 +95,13 @@ int cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int*
   SIMCUDA_CALL(cuModuleLoadDataEx, kNeedsContext | kUnsafe | kMayWait);
   if (!module || !image || (count && (!options || !values))) return kInvalidValue;
   if (!knobs().jit) return kJitCompilerNotFound;
-  auto made = std::make_unique<Module>();
-  made->context = call.context;
-  made->ptx = read_ptx(static_cast<const char*>(image), static_cast<int>(knobs().version), static_cast<int>(knobs().capability));
-  write_log(made->ptx.log, count, options, values);
-  if (made->ptx.error) return made->ptx.error;
-  *module = made.get();
-  tables().modules[made.get()] = std::move(made);
+  auto created = std::make_unique<Module>();
+  created->context = call.context;
+  created->ptx = read_ptx(static_cast<const char*>(image), static_cast<int>(knobs().version), static_cast<int>(knobs().capability));
+  write_log(created->ptx.log, count, options, values);
+  if (created->ptx.error) return created->ptx.error;
+  *module = created.get();
+  tables().modules[created.get()] = std::move(created);
   return kSuccess;
 }
 
@@ -137,9 +137,9 @@ int cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   if (entry->second && entry->second != *bytes)
     violation(std::string(name) + " takes " + std::to_string(entry->second) + " bytes in PTX and " + std::to_string(*bytes) +
               " on the host");
-  auto made = std::make_unique<Function>(Function{call.context, handle, name, kernel, *bytes});
-  *out = made.get();
-  tables().functions[made.get()] = std::move(made);
+  auto created = std::make_unique<Function>(Function{call.context, handle, name, kernel, *bytes});
+  *out = created.get();
+  tables().functions[created.get()] = std::move(created);
   return kSuccess;
 }
 
@@ -167,7 +167,7 @@ int cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
   if (int error = submit(*stream, std::move(item))) return error;
   if (const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); !blocking || blocking != std::string("1") || stream->capture)
     return kSuccess;
-  return call.wait([stream, mine = stream->submitted] { return stream->completed >= mine; });
+  return call.wait([stream, own = stream->submitted] { return stream->completed >= own; });
 }
 
 }  // extern "C"

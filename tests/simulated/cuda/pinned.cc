@@ -35,19 +35,19 @@ int cuMemAllocHost_v2(void** memory, size_t bytes) {
   SIMCUDA_CALL(cuMemAllocHost_v2, kNeedsContext | kUnsafe | kMayWait);
   if (!memory || bytes == 0) return kInvalidValue;
   if (strikes(knobs().fail_alloc) || strikes(knobs().fail_pin)) return kOutOfMemory;
-  auto made = std::make_shared<Allocation>();
-  made->kind = Allocation::kPinned;
-  made->context = call.context;
-  made->bytes = bytes;
-  made->mapped = whole_pages(bytes) + 2 * kPage;
-  void* outside = mmap(nullptr, made->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto created = std::make_shared<Allocation>();
+  created->kind = Allocation::kPinned;
+  created->context = call.context;
+  created->bytes = bytes;
+  created->mapped = whole_pages(bytes) + 2 * kPage;
+  void* outside = mmap(nullptr, created->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (outside == MAP_FAILED) return kOutOfMemory;
-  made->mapping = outside;
-  made->host = static_cast<std::byte*>(outside) + kPage;
-  if (mprotect(made->host, whole_pages(bytes), PROT_READ | PROT_WRITE)) return kOutOfMemory;
-  made->base = reinterpret_cast<Address>(made->host);
-  add(made);
-  *memory = made->host;
+  created->mapping = outside;
+  created->host = static_cast<std::byte*>(outside) + kPage;
+  if (mprotect(created->host, whole_pages(bytes), PROT_READ | PROT_WRITE)) return kOutOfMemory;
+  created->base = reinterpret_cast<Address>(created->host);
+  add(created);
+  *memory = created->host;
   return kSuccess;
 }
 
@@ -64,14 +64,14 @@ int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   SIMCUDA_CALL(cuMemHostRegister_v2, kNeedsContext | kUnsafe | kMayWait);
   if (!memory || bytes == 0) return kInvalidValue;
   if (overlaps_registered(memory, bytes)) return kHostMemoryAlreadyRegistered;
-  auto made = std::make_shared<Allocation>();
-  made->kind = Allocation::kRegistered;
-  made->context = call.context;
-  made->bytes = bytes;
-  made->host = static_cast<std::byte*>(memory);
-  made->base = reinterpret_cast<Address>(memory);
-  populate(made->host, bytes);
-  add(made);
+  auto created = std::make_shared<Allocation>();
+  created->kind = Allocation::kRegistered;
+  created->context = call.context;
+  created->bytes = bytes;
+  created->host = static_cast<std::byte*>(memory);
+  created->base = reinterpret_cast<Address>(memory);
+  populate(created->host, bytes);
+  add(created);
   return kSuccess;
 }
 

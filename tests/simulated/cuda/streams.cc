@@ -117,14 +117,14 @@ void know_legacy(const Stream& stream, Clock& known) {
 
 Stream* new_stream(Context* context, unsigned flags, int priority) {
   Driver& d = driver();
-  auto made = std::make_unique<Stream>();
-  Stream* stream = made.get();
+  auto created = std::make_unique<Stream>();
+  Stream* stream = created.get();
   stream->context = context;
   stream->flags = flags;
   stream->priority = priority;
   stream->number = d.streams.size();
   stream->random.seed(mix(seed_of_process() ^ stream->number));
-  d.streams[stream] = std::move(made);
+  d.streams[stream] = std::move(created);
   return stream;
 }
 
@@ -133,9 +133,9 @@ Stream* find_stream(CUstream handle, Context* context, int& error) {
   const auto number = reinterpret_cast<uint64_t>(handle);
   if (number <= 1) return context->legacy;
   if (number == 2) {
-    Stream*& mine = d.thread_streams[{thread_number(), context}];
-    if (!mine) mine = new_stream(context, 0, 0);
-    return mine;
+    Stream*& own = d.thread_streams[{thread_number(), context}];
+    if (!own) own = new_stream(context, 0, 0);
+    return own;
   }
   auto found = d.streams.find(handle);
   if (found != d.streams.end() && !found->second->destroyed && found->second->context->alive) return found->second.get();

@@ -27,20 +27,20 @@ void meet(std::atomic<uint32_t>& counter) {
 
 }  // namespace
 
-SIMMPI_EXPORT int MPI_Initialized(int* flag) { return *flag = Process::get().begun, 0; }
+SIMMPI_EXPORT int MPI_Initialized(int* flag) { return *flag = Process::get().started, 0; }
 SIMMPI_EXPORT int MPI_Finalized(int* flag) { return *flag = Process::get().ended, 0; }
 
 SIMMPI_EXPORT int MPI_Init_thread(int*, char***, int required, int* provided) {
   Process& p = Process::get();
-  if (p.begun) mistake("MPI_Init_thread a second time");
+  if (p.started) mistake("MPI_Init_thread a second time");
   if (enter("Init_thread")) return kError;
-  meet(World::get().control().begun);
+  meet(World::get().control().started);
   int level = 3;
   while (level > 0 && kLevels[level] > required) --level;
   p.level = std::min(level, static_cast<int>(knob_number("LEVEL", 3)));
   p.first = ::syscall(SYS_gettid);
   *provided = kLevels[p.level];
-  p.begun = true;
+  p.started = true;
   return 0;
 }
 
@@ -61,8 +61,8 @@ SIMMPI_EXPORT int MPI_Finalize() {
 SIMMPI_EXPORT int MPI_Get_library_version(char* text, int* length) {
   const std::string known[] = {"Open MPI v5.0.11, package: simulated", "MPICH Version:      5.0.2\nMPICH ABI:  18",
                                "MPICH Version:      5.0.2"};
-  const std::string given = knob("VERSION");
-  return text_out(given.empty() ? known[SIMMPI_FAMILY - 1] : given, text, length);
+  const std::string version = knob("VERSION");
+  return text_out(version.empty() ? known[SIMMPI_FAMILY - 1] : version, text, length);
 }
 
 SIMMPI_EXPORT int MPI_Error_string(int code, char* text, int* length) {

@@ -29,11 +29,11 @@ SIMMPI_EXPORT int MPI_Comm_set_errhandler(H comm, H handler) {
 SIMMPI_EXPORT int MPI_Comm_group(H comm, H* group) {
   const Process::Call call("Comm_group");
   Process& p = Process::get();
-  *group = p.made(p.communicator(comm).members);
+  *group = p.created(p.communicator(comm).members);
   return call.fails() ? kError : 0;
 }
 
-SIMMPI_EXPORT int MPI_Group_incl(H group, int count, const int* ranks, H* made) {
+SIMMPI_EXPORT int MPI_Group_incl(H group, int count, const int* ranks, H* created) {
   const Process::Call call("Group_incl");
   Process& p = Process::get();
   const std::vector<int>& all = p.group(group);
@@ -42,7 +42,7 @@ SIMMPI_EXPORT int MPI_Group_incl(H group, int count, const int* ranks, H* made) 
     if (ranks[i] < 0 || static_cast<size_t>(ranks[i]) >= all.size()) mistake("a rank that the group has not");
     some.push_back(all[static_cast<size_t>(ranks[i])]);
   }
-  *made = p.made(some);
+  *created = p.created(some);
   return call.fails() ? kError : 0;
 }
 
@@ -54,7 +54,7 @@ SIMMPI_EXPORT int MPI_Group_free(H* group) {
 }
 
 // Blocks until all members of the group have arrived, as real libraries do.
-SIMMPI_EXPORT int MPI_Comm_create_group(H comm, H group, int tag, H* made) {
+SIMMPI_EXPORT int MPI_Comm_create_group(H comm, H group, int tag, H* created) {
   const Process::Call call("Comm_create_group");
   if (call.fails()) return kError;
   Process& p = Process::get();
@@ -76,7 +76,7 @@ SIMMPI_EXPORT int MPI_Comm_create_group(H comm, H group, int tag, H* made) {
   while (!World::complete(exchange, members)) ::usleep(200);
   next.context = static_cast<uint64_t>(exchange->parts[0].value);
   World::leave(exchange, members);
-  *made = p.made(next);
+  *created = p.created(next);
   return 0;
 }
 

@@ -22,45 +22,45 @@ struct Mine {
 
 using Take = std::function<void(const Communicator&, Exchange*)>;
 
-int begin(const Process::Call& call, H comm, const Mine& mine, Take take, H* request) {
+int begin(const Process::Call& call, H comm, const Mine& own, Take take, H* request) {
   if (call.fails()) return kError;
   Process& p = Process::get();
   Communicator& c = p.communicator(comm);
   World& world = World::get();
   Pending pending;
   pending.comm = &c;
-  pending.never = never_ends(mine.what);
-  pending.breaks = breaks(mine.what);
+  pending.never = never_ends(own.what);
+  pending.breaks = breaks(own.what);
   pending.exchange = world.join(c.context, ++c.operations);
   Part& part = pending.exchange->parts[c.rank];
-  std::strncpy(part.what, mine.what, sizeof part.what - 1);
-  part.root = mine.root;
-  part.value = mine.value;
-  std::copy(mine.sends.begin(), mine.sends.end(), part.sends);
-  if (!pending.never) world.post(pending.exchange, c.rank, mine.data, mine.bytes);
+  std::strncpy(part.what, own.what, sizeof part.what - 1);
+  part.root = own.root;
+  part.value = own.value;
+  std::copy(own.sends.begin(), own.sends.end(), part.sends);
+  if (!pending.never) world.post(pending.exchange, c.rank, own.data, own.bytes);
   pending.take = [&c, exchange = pending.exchange, take = std::move(take)] { take(c, exchange); };
   pending.looks = knob_number("LOOKS", 3);
-  *request = p.made(std::move(pending));
+  *request = p.created(std::move(pending));
   return 0;
 }
 
 // Checks that all members have begun the same operation.
 void check_alike(const Communicator& c, const Exchange* e) {
-  const Part& mine = e->parts[c.rank];
+  const Part& own = e->parts[c.rank];
   for (size_t i = 0; i < c.members.size(); ++i) {
     const Part& part = e->parts[i];
-    if (std::strcmp(part.what, mine.what) != 0)
-      mistake(std::string("MPI_") + mine.what + " meets MPI_" + part.what + " of rank " + std::to_string(c.members[i]));
-    if (part.root != mine.root || part.value != mine.value)
-      mistake(std::string("MPI_") + mine.what + " with another root, type or operation on rank " + std::to_string(c.members[i]));
+    if (std::strcmp(part.what, own.what) != 0)
+      mistake(std::string("MPI_") + own.what + " meets MPI_" + part.what + " of rank " + std::to_string(c.members[i]));
+    if (part.root != own.root || part.value != own.value)
+      mistake(std::string("MPI_") + own.what + " with another root, type or operation on rank " + std::to_string(c.members[i]));
   }
 }
 
 size_t bytes_of(H type, int count) { return size_of(id_of(type)) * static_cast<size_t>(count); }
 
-void expect(const char* what, size_t bytes, size_t wanted) {
-  if (bytes != wanted)
-    mistake(std::string("MPI_") + what + ": " + std::to_string(bytes) + " bytes come where " + std::to_string(wanted) + " are expected");
+void expect(const char* what, size_t bytes, size_t expected) {
+  if (bytes != expected)
+    mistake(std::string("MPI_") + what + ": " + std::to_string(bytes) + " bytes come where " + std::to_string(expected) + " are expected");
 }
 
 // As the standard requires; Open MPI takes equal addresses for MPI_IN_PLACE.
@@ -96,12 +96,12 @@ SIMMPI_EXPORT int MPI_Ibarrier(H comm, H* request) {
 SIMMPI_EXPORT int MPI_Ibcast(void* data, int count, H type, int root, H comm, H* request) {
   const Process::Call call("Ibcast");
   const size_t bytes = bytes_of(type, count);
-  const bool mine = Process::get().communicator(comm).rank == root;
+  const bool own = Process::get().communicator(comm).rank == root;
   const Take take = [=](const Communicator&, Exchange* e) {
     expect("Ibcast", e->parts[root].bytes, bytes);
-    if (!mine && bytes) std::memcpy(data, World::get().area(e, root), bytes);
+    if (!own && bytes) std::memcpy(data, World::get().area(e, root), bytes);
   };
-  return begin(call, comm, {.what = "Ibcast", .data = data, .bytes = mine ? bytes : 0, .root = root, .sends = {}}, take, request);
+  return begin(call, comm, {.what = "Ibcast", .data = data, .bytes = own ? bytes : 0, .root = root, .sends = {}}, take, request);
 }
 
 SIMMPI_EXPORT int MPI_Iallreduce(const void* in, void* out, int count, H type, H op, H comm, H* request) {
@@ -113,11 +113,11 @@ SIMMPI_EXPORT int MPI_Iallreduce(const void* in, void* out, int count, H type, H
     // The last rank's first: a different order than the engine's, which must not rely on MPI's.
     for (int i = static_cast<int>(c.members.size()) - 1; i >= 0; --i) {
       expect("Iallreduce", e->parts[i].bytes, bytes);
-      const std::byte* theirs = World::get().area(e, i);
+      const std::byte* other = World::get().area(e, i);
       if (i + 1 == static_cast<int>(c.members.size())) {
-        std::memcpy(out, theirs, bytes);
+        std::memcpy(out, other, bytes);
       } else {
-        reduce(t, o, out, theirs, static_cast<size_t>(count));
+        reduce(t, o, out, other, static_cast<size_t>(count));
       }
     }
   };

@@ -35,13 +35,13 @@ Process::Process() {
 Process::Call::Call(const char* name) {
   Process& p = get();
   const std::string named = std::string("MPI_") + name;
-  if (!p.begun) mistake(named + " before MPI_Init");
+  if (!p.started) mistake(named + " before MPI_Init");
   if (p.ended) mistake(named + " after MPI_Finalize");
   const long thread = ::syscall(SYS_gettid);
   if (p.level <= 1 && p.first != thread) mistake(named + " by another thread than the one that may");
   if (p.level < 3 && depth++ == 0) {
-    long nobody = 0;
-    if (!inside.compare_exchange_strong(nobody, thread)) mistake(named + " while another thread is in a call");
+    long no_value = 0;
+    if (!inside.compare_exchange_strong(no_value, thread)) mistake(named + " while another thread is in a call");
   }
   fails_ = enter(name);
 }
@@ -59,7 +59,7 @@ Communicator& Process::communicator(H handle) {
   return communicators_[number];
 }
 
-H Process::made(Communicator comm) {
+H Process::created(Communicator comm) {
   std::lock_guard lock(mutex);
   communicators_.push_back(std::move(comm));
   return made_handle(static_cast<int>(communicators_.size()) - 2);
@@ -72,7 +72,7 @@ std::vector<int>& Process::group(H handle) {
   return groups_[static_cast<size_t>(number)];
 }
 
-H Process::made(std::vector<int> group) {
+H Process::created(std::vector<int> group) {
   std::lock_guard lock(mutex);
   groups_.push_back(std::move(group));
   return made_handle(kGroups + static_cast<int>(groups_.size()) - 1);
@@ -85,7 +85,7 @@ Pending& Process::pending(H handle) {
   return pending_[static_cast<size_t>(number)];
 }
 
-H Process::made(Pending pending) {
+H Process::created(Pending pending) {
   std::lock_guard lock(mutex);
   size_t at = 0;
   while (at < pending_.size() && !pending_[at].done) ++at;

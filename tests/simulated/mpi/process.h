@@ -45,17 +45,17 @@ class Process {
   };
 
   std::mutex mutex;  // of the following members
-  bool begun = false, ended = false;
+  bool started = false, ended = false;
   int level = 3;
   long first = 0;  // the thread that initialized MPI
   std::vector<std::pair<int (*)(H, int, void*, void*), std::pair<void*, void*>>> attributes;  // of MPI_COMM_SELF: function, value, extra
 
   Communicator& communicator(H handle);
-  H made(Communicator comm);
+  H created(Communicator comm);
   std::vector<int>& group(H handle);
-  H made(std::vector<int> group);
+  H created(std::vector<int> group);
   Pending& pending(H handle);
-  H made(Pending pending);
+  H created(Pending pending);
 
  private:
   Process();

@@ -28,7 +28,7 @@ struct Exchange {
 };
 
 struct Control {
-  std::atomic<uint32_t> lock{0}, begun{0}, ended{0};
+  std::atomic<uint32_t> lock{0}, started{0}, ended{0};
   std::atomic<uint64_t> contexts{0};
   Exchange exchanges[kExchanges];
 };

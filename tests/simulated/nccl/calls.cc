@@ -40,13 +40,13 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
 void check_place(const Task& t) {
   const auto* in = static_cast<const std::byte*>(t.in);
   const auto* out = static_cast<const std::byte*>(t.out);
-  const size_t part = t.bytes(), all = part * static_cast<size_t>(t.comm->size), mine = part * static_cast<size_t>(t.comm->rank);
+  const size_t part = t.bytes(), all = part * static_cast<size_t>(t.comm->size), offset = part * static_cast<size_t>(t.comm->rank);
   bool wrong = false;
   switch (t.kind) {
     case Kind::all_reduce: wrong = in != out && overlap(in, part, out, part); break;
     case Kind::broadcast: wrong = t.comm->rank == t.peer && in != out && overlap(in, part, out, part); break;
-    case Kind::all_gather: wrong = in != out + mine && overlap(in, part, out, all); break;
-    case Kind::reduce_scatter: wrong = out != in + mine && overlap(in, all, out, part); break;
+    case Kind::all_gather: wrong = in != out + offset && overlap(in, part, out, all); break;
+    case Kind::reduce_scatter: wrong = out != in + offset && overlap(in, all, out, part); break;
     default: break;
   }
   if (wrong) mistake(t.comm->name() + ": " + t.text() + " has memory in and out that overlaps, and is not in place");

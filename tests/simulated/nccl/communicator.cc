@@ -141,9 +141,9 @@ ncclResult_t create(const Creation& creation) {
   std::snprintf(joining.bus, sizeof joining.bus, "%d000", c->device + 1);
   const ncclResult_t r = join(creation.id, joining, [c] { return c->abort.load(); }, &c->shared);
   if (r == ncclSuccess) {
-    RankState& mine = c->shared->rank(c->rank);
-    mine.host = c->host;
-    mine.connected.fetch_or(1u << 31, std::memory_order_release);
+    RankState& entry = c->shared->rank(c->rank);
+    entry.host = c->host;
+    entry.connected.fetch_or(1u << 31, std::memory_order_release);
     // All ranks have arrived, and all their records are written.
     wait_for(c, [c] {
       for (int i = 0; i < c->size; ++i) {

@@ -21,7 +21,7 @@ struct Group {
 };
 
 // The calling thread's group. Not thread_local: see knobs.cc.
-Group& mine() {
+Group& own() {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::map<std::thread::id, Group>;
   std::lock_guard lock(*mutex);
@@ -79,27 +79,27 @@ ncclResult_t run_creations(const std::vector<Creation>& creations) {
 
 }  // namespace
 
-bool in_group() { return mine().depth > 0; }
+bool in_group() { return own().depth > 0; }
 
 ncclResult_t add_to_group(const Creation& creation) {
-  mine().creations.push_back(creation);
+  own().creations.push_back(creation);
   return ncclSuccess;
 }
 
 ncclResult_t add_abort_to_group(ncclComm_t comm) {
   if (version() < 22200) mistake("ncclCommAbort in a group, which NCCL has since 2.22");
-  mine().aborts.push_back(comm);
+  own().aborts.push_back(comm);
   return ncclSuccess;
 }
 
 ncclResult_t fail_group(ncclResult_t result) {
-  if (in_group() && mine().error == ncclSuccess) mine().error = result;
+  if (in_group() && own().error == ncclSuccess) own().error = result;
   return result;
 }
 
 ncclResult_t submit(const Task& task) {
   if (!in_group()) return run_tasks({task});
-  mine().tasks.push_back(task);
+  own().tasks.push_back(task);
   return ncclSuccess;
 }
 
@@ -109,12 +109,12 @@ using namespace simnccl;
 
 ncclResult_t ncclGroupStart() {
   if (const ncclResult_t r = count_call("GroupStart", -1); r != ncclSuccess) return r;
-  ++mine().depth;
+  ++own().depth;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd() {
-  Group& group = mine();
+  Group& group = own();
   if (group.depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
   if (--group.depth > 0) return ncclSuccess;
   const Group all = std::move(group);

@@ -95,12 +95,12 @@ void begin(void* argument) {
       const auto piece = c->shared->area(c->rank, k.offset_of(i, c->rank), bytes);
       std::memcpy(piece.data(), at(k.collectives[i].in, bytes), bytes);
     }
-    RankState& mine = c->shared->rank(c->rank);
+    RankState& own = c->shared->rank(c->rank);
     std::string text;
     for (const Task& t : k.collectives) text += (text.empty() ? "" : " + ") + t.text();
-    mine.signature.hash = std::hash<std::string>()(text);
-    std::snprintf(mine.signature.text, sizeof mine.signature.text, "%s", text.c_str());
-    mine.arrived.store(k.number, std::memory_order_release);
+    own.signature.hash = std::hash<std::string>()(text);
+    std::snprintf(own.signature.text, sizeof own.signature.text, "%s", text.c_str());
+    own.arrived.store(k.number, std::memory_order_release);
   }
   for (int peer = 0; peer < c->size; ++peer) {
     // The channel of a peer without a message in this kernel may still hold one that it has not received.
@@ -114,13 +114,13 @@ void begin(void* argument) {
 // reported.
 bool mismatched(Kernel& k, int rank) {
   ncclComm_t c = k.c;
-  RankState& mine = c->shared->rank(c->rank);
+  RankState& own = c->shared->rank(c->rank);
   RankState& other = c->shared->rank(rank);
-  if (other.signature.hash == mine.signature.hash) return false;
+  if (other.signature.hash == own.signature.hash) return false;
   k.stuck = true;
   if (c->shared->control().mismatch.exchange(1) == 0) {
     mistake("ranks disagree about collective #" + std::to_string(k.number) + ": rank " + std::to_string(c->rank) + " has " +
-            mine.signature.text + ", rank " + std::to_string(rank) + " has " + other.signature.text);
+            own.signature.text + ", rank " + std::to_string(rank) + " has " + other.signature.text);
   }
   return true;
 }

@@ -28,7 +28,7 @@ struct State {
   std::map<std::string, uint64_t> counted;  // calls of the selected rank since the knobs were set
   std::string last_error;
   // Kept here and not thread_local: race checkers misjudge how thread memory of a late-loaded library ends.
-  std::map<std::thread::id, std::string> asked;
+  std::map<std::thread::id, std::string> queried;
   std::minstd_rand random{static_cast<unsigned>(::getpid())};
   std::atomic<int> kernels{0};
 
@@ -134,9 +134,9 @@ ncclResult_t failed(ncclResult_t result, const std::string& text) {
 const char* last_error() {
   State& s = state();
   std::lock_guard lock(s.mutex);
-  std::string& mine = s.asked[std::this_thread::get_id()];
-  mine = s.last_error;
-  return mine.c_str();
+  std::string& own = s.queried[std::this_thread::get_id()];
+  own = s.last_error;
+  return own.c_str();
 }
 
 void mistake(const std::string& text) {

@@ -165,9 +165,9 @@ std::shared_ptr<Shared> attach(int fd, int size) {
     ::close(fd);
     return there;
   }
-  auto made = std::make_shared<Shared>(fd, size);
-  entry = made;
-  return made;
+  auto shared = std::make_shared<Shared>(fd, size);
+  entry = shared;
+  return shared;
 }
 
 }  // namespace
@@ -208,9 +208,9 @@ ncclResult_t join(const ncclUniqueId& id, const Joining& joining, const std::fun
   }
   Answer answer;
   int memory = -1;
-  const bool heard = receive_answer(fd, &answer, &memory);
+  const bool received = receive_answer(fd, &answer, &memory);
   ::close(fd);
-  if (!heard) return failed(ncclRemoteError, "the maker of this communicator's id has ended");
+  if (!received) return failed(ncclRemoteError, "the maker of this communicator's id has ended");
   if (answer.result != ncclSuccess) return failed(answer.result, answer.text);
   *out = attach(memory, joining.size);
   return ncclSuccess;

@@ -47,8 +47,8 @@ static void set(struct gpu* gpu, char* word) {
 }
 
 static void read_all(void) {
-  const char* given = getenv("SIMNVML");
-  char* text = strdup(given ? given : "");
+  const char* setting = getenv("SIMNVML");
+  char* text = strdup(setting ? setting : "");
   char *outer = 0, *inner = 0;
   count = 0;
   for (char* one = strtok_r(text, ";", &outer); one && count < MOST; one = strtok_r(0, ";", &outer)) {

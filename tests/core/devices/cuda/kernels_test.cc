@@ -67,14 +67,14 @@ TEST_CASE("kernels that cannot be loaded: the error names the cause and what to 
     CHECK(first == gpu->load_kernels().message());
     return first;
   };
-  const auto said = [&](const char* knob, int64_t value, int64_t otherwise) {
+  const auto error_of = [&](const char* knob, int64_t value, int64_t otherwise) {
     const Knob changed(knob, value, otherwise);
     return why();
   };
-  CHECK(contains(said("jit", 0, 1), "CUDA error 221"));
-  CHECK(contains(said("jit", 0, 1), "libnvidia-ptxjitcompiler.so.1"));
-  CHECK(contains(said("version", 12000, 13000), "CUDA error 222"));
-  CHECK(contains(said("version", 12000, 13000), "530 or newer is needed"));
-  CHECK(contains(said("capability", 60, 90), "compute capability 7.0"));
+  CHECK(contains(error_of("jit", 0, 1), "CUDA error 221"));
+  CHECK(contains(error_of("jit", 0, 1), "libnvidia-ptxjitcompiler.so.1"));
+  CHECK(contains(error_of("version", 12000, 13000), "CUDA error 222"));
+  CHECK(contains(error_of("version", 12000, 13000), "530 or newer is needed"));
+  CHECK(contains(error_of("capability", 60, 90), "compute capability 7.0"));
   CHECK(why() == "");
 }

@@ -127,8 +127,8 @@ class Gpu {
   void later(std::function<void()> work) {
     const Current current(*this);
     const auto run = [](void* argument) {
-      const std::unique_ptr<std::function<void()>> mine(static_cast<std::function<void()>*>(argument));
-      (*mine)();
+      const std::unique_ptr<std::function<void()>> own(static_cast<std::function<void()>*>(argument));
+      (*own)();
     };
     simulated<void (*)(void*, void (*)(void*), void*, int (*)(void*))>("simcuda_enqueue")(
         stream_, run, new std::function<void()>(std::move(work)), nullptr);
@@ -223,10 +223,10 @@ using OnGpu = GpuProgram::Task;
 // Configures the driver before its first use: four GPUs, one for each rank.
 inline const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
 
-inline Given on_gpus(Layout layout) {
-  Given given{.layout = layout, .settings = crowded(), .arena = 0};
-  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
-  return given;
+inline Setup on_gpus(Layout layout) {
+  Setup setup{.layout = layout, .settings = crowded(), .arena = 0};
+  setup.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
+  return setup;
 }
 
 // Runs body(program, program on its GPU) on a thread for each rank, on the GPU of the rank's number or all on
@@ -238,8 +238,8 @@ inline void check_on_gpus(EngineWorld& world, const GpuBody& body, std::optional
     body(p, g);
   }) == "");
 }
-inline void check_on_gpus(int size, const Given& given, const GpuBody& body, std::optional<int> gpu = {}) {
-  EngineWorld world(size, given);
+inline void check_on_gpus(int size, const Setup& setup, const GpuBody& body, std::optional<int> gpu = {}) {
+  EngineWorld world(size, setup);
   check_on_gpus(world, body, gpu);
 }
 

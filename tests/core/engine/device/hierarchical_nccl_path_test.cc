@@ -80,26 +80,26 @@ TEST_CASE("an average in 16 bits does not overflow where the sum of a host would
 
 TEST_CASE("where NCCL cannot connect the hosts it is used inside them") {
   NcclKnob knob("fail", "CommInitRankConfig:1@3");
-  Log said;
-  Given given = by_hosts();
-  given.nccl.by_hosts = false;
-  given.log = said.sink();
-  check_on_gpus(4, given, [](Program& p, GpuProgram& g) {
+  Log log;
+  Setup setup = by_hosts();
+  setup.nccl.by_hosts = false;
+  setup.log = log.sink();
+  check_on_gpus(4, setup, [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     sums(p, g, "inside");
   });
-  CHECK(said.times("NCCL cannot be used") > 0);
+  CHECK(log.times("NCCL cannot be used") > 0);
   CHECK(living() == 0);
 }
 
 TEST_CASE("hosts with different numbers of ranks, and a rank that has joined: by way of the host") {
-  Log said;
-  Given given = by_hosts({0, 0, 1});
-  given.log = said.sink();
-  check_on_gpus(3, given, [](Program& p, GpuProgram& g) {
+  Log log;
+  Setup setup = by_hosts({0, 0, 1});
+  setup.log = log.sink();
+  check_on_gpus(3, setup, [](Program& p, GpuProgram& g) {
     for (int i = 0; i < 3; ++i) sums(p, g, "uneven");
   });
-  CHECK(said.times("different numbers of ranks") == 3);
+  CHECK(log.times("different numbers of ranks") == 3);
 
   check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
@@ -144,9 +144,9 @@ TEST_CASE("an error that NCCL alone notices in what was launched last ends the j
 }
 
 TEST_CASE("a rank is lost: what waits for it fails on all, and nothing hangs") {
-  Given given = by_hosts();
-  given.cuttable = true;
-  EngineWorld world(4, given);
+  Setup setup = by_hosts();
+  setup.cuttable = true;
+  EngineWorld world(4, setup);
   check_on_gpus(world, [&world](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
     p.mark();

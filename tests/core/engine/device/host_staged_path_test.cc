@@ -125,9 +125,9 @@ TEST_CASE("what cannot be is refused where it is submitted") {
 
 TEST_CASE("a rank is lost: operations on GPUs end with an error, wherever they are") {
   for (int round = 0; round < 5; ++round) {
-    Given given = on_gpus(Layout::apart);
-    given.victims = {2};
-    EngineWorld world(3, given);
+    Setup setup = on_gpus(Layout::apart);
+    setup.victims = {2};
+    EngineWorld world(3, setup);
     CHECK(run(world, [&](Program& p) {
       GpuProgram g(p);
       std::vector<OnGpu> tasks;

@@ -17,13 +17,13 @@ inline void finish_earlier_jobs() {
   while (Exchange::sweep() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-inline Given shared(bool by_ipc, Log* log = nullptr) {
-  Given given{.layout = Layout::one_node, .settings = crowded()};
-  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
-  given.ipc.wanted = by_ipc;
-  given.ipc.window = 2 << 20;
-  if (log) given.log = log->sink();
-  return given;
+inline Setup shared(bool by_ipc, Log* log = nullptr) {
+  Setup setup{.layout = Layout::one_node, .settings = crowded()};
+  setup.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
+  setup.ipc.wanted = by_ipc;
+  setup.ipc.window = 2 << 20;
+  if (log) setup.log = log->sink();
+  return setup;
 }
 
 }  // namespace hvd::testing

@@ -13,10 +13,10 @@ using namespace hvd::testing;
 TEST_CASE("that ranks share a GPU is said once for all sets, without NCCL as well, and not where it is meant") {
   for (bool meant : {false, true}) {
     Log log;
-    Given given = shared(true, &log);
-    given.nccl.sharing_is_meant = meant;
+    Setup setup = shared(true, &log);
+    setup.nccl.sharing_is_meant = meant;
     {
-      check_ranks(3, given, [](Program& p) {
+      check_ranks(3, setup, [](Program& p) {
         GpuProgram g(p, p.rank < 2 ? 0 : 1);
         const uint32_t pair = p.add_set({0, 1});
         for (uint32_t set : {uint32_t{0}, pair}) {
@@ -35,7 +35,7 @@ TEST_CASE("that ranks share a GPU is said once for all sets, without NCCL as wel
 }
 
 TEST_CASE("what cannot be had is named, on every rank alike, and operations go by way of the host") {
-  const auto said = [](const char* knob, int64_t value, int64_t otherwise) {
+  const auto error_of = [](const char* knob, int64_t value, int64_t otherwise) {
     Log log;
     finish_earlier_jobs();
     {
@@ -54,20 +54,20 @@ TEST_CASE("what cannot be had is named, on every rank alike, and operations go b
     return log.text();
   };
   const auto check = [&](const std::string& text, const std::string& part) { CHECK_MESSAGE(contains(text, part), text); };
-  check(said("jit", 0, 1), "not by CUDA IPC: rank 0: CUDA GPU 0");
-  check(said("jit", 0, 1), "libnvidia-ptxjitcompiler.so.1");
-  check(said("no_ipc", 2, 0), "cuIpcGetMemHandle failed");
-  check(said("no_ipc", 0, 0), "in each other's memory");
+  check(error_of("jit", 0, 1), "not by CUDA IPC: rank 0: CUDA GPU 0");
+  check(error_of("jit", 0, 1), "libnvidia-ptxjitcompiler.so.1");
+  check(error_of("no_ipc", 2, 0), "cuIpcGetMemHandle failed");
+  check(error_of("no_ipc", 0, 0), "in each other's memory");
 }
 
 TEST_CASE("short of memory for the buffers: all ranks take smaller ones, and there is one warning") {
   finish_earlier_jobs();
   Log log;
-  Given given = shared(true, &log);
-  given.ipc.window = 8 << 20;
+  Setup setup = shared(true, &log);
+  setup.ipc.window = 8 << 20;
   const uint64_t before = launches();
   {
-    check_on_gpus(2, given, [&](Program& p, GpuProgram& g) {
+    check_on_gpus(2, setup, [&](Program& p, GpuProgram& g) {
       const size_t n = 5000001;  // several windows of either size
       std::byte* memory = g.gpu().allocate(4 * n);
       g.gpu().write(memory, Program::bytes_of(ramp(n, p.rank)));
@@ -87,9 +87,9 @@ TEST_CASE("short of memory for the buffers: all ranks take smaller ones, and the
 }
 
 TEST_CASE("a rank is lost: the error of what is launched and waits for it names both") {
-  Given given = shared(true);
-  given.cuttable = true;
-  EngineWorld world(2, given);
+  Setup setup = shared(true);
+  setup.cuttable = true;
+  EngineWorld world(2, setup);
   std::atomic<bool> go{false};
   const std::string wrong = run(world, [&](Program& p) {
     GpuProgram g(p, 0);

@@ -83,8 +83,8 @@ std::vector<Data> results(EngineWorld& world, std::string* wrong) {
       }
       for (OnGpu& task : tasks) {
         const Data some = g.result(task);
-        Data& mine = out[static_cast<size_t>(p.rank)];
-        mine.insert(mine.end(), some.begin(), some.end());
+        Data& own = out[static_cast<size_t>(p.rank)];
+        own.insert(own.end(), some.begin(), some.end());
       }
     }
   });

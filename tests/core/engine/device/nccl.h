@@ -28,19 +28,19 @@ class NcclKnob {
   const char* name_;
 };
 
-inline Given with_nccl(Layout layout) {
-  Given given = on_gpus(layout);
-  given.nccl = NcclOptions{};
-  given.nccl.library = HVD_SIMULATED_DIR "/libnccl.so.2";
-  return given;
+inline Setup with_nccl(Layout layout) {
+  Setup setup = on_gpus(layout);
+  setup.nccl = NcclOptions{};
+  setup.nccl.library = HVD_SIMULATED_DIR "/libnccl.so.2";
+  return setup;
 }
 
 // NCCL inside hosts, the engine's links between them.
-inline Given by_hosts(std::vector<int> nodes = {0, 0, 1, 1}) {
-  Given given = with_nccl(Layout::pairs);
-  given.nodes = std::move(nodes);
-  given.nccl.by_hosts = true;
-  return given;
+inline Setup by_hosts(std::vector<int> nodes = {0, 0, 1, 1}) {
+  Setup setup = with_nccl(Layout::pairs);
+  setup.nodes = std::move(nodes);
+  setup.nccl.by_hosts = true;
+  return setup;
 }
 
 // Runs operations until one uses NCCL: its communicator takes a moment to form, during which operations go

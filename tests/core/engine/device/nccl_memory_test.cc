@@ -58,21 +58,22 @@ TEST_CASE("blocks are kept for the next one; where the device has no memory left
 
 TEST_CASE("short of memory on the device: no more than is asked for, then the host's with one warning") {
   Bench bench;
-  std::vector<std::string> said;
+  std::vector<std::string> lines;
   {
-    const auto pool = std::make_shared<GpuMemory>(
-        bench.device, [&said](LogLevel level, const std::string& text) { said.push_back(text + std::to_string(static_cast<int>(level))); });
+    const auto pool = std::make_shared<GpuMemory>(bench.device, [&lines](LogLevel level, const std::string& text) {
+      lines.push_back(text + std::to_string(static_cast<int>(level)));
+    });
     bench.leave(11 << 20);  // the next block would be 12 MiB
     std::shared_ptr<GpuMemory::Block> a, b, c;
     REQUIRE(pool->take(10 << 20, &a).ok());
     CHECK(pool->pinned() == 0);
-    CHECK(said.empty());
+    CHECK(lines.empty());
     REQUIRE(pool->take(10 << 20, &b).ok());
     CHECK(pool->pinned() == 10 << 20);
     REQUIRE(pool->take(10 << 20, &c).ok());
-    REQUIRE(said.size() == 1);
-    CHECK(said[0].find("CUDA GPU 0 (Simulated GPU 0) has no memory left for NCCL's buffers") == 0);
-    CHECK(said[0].back() == std::to_string(static_cast<int>(LogLevel::warning))[0]);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find("CUDA GPU 0 (Simulated GPU 0) has no memory left for NCCL's buffers") == 0);
+    CHECK(lines[0].back() == std::to_string(static_cast<int>(LogLevel::warning))[0]);
   }
   bench.leave(bench.free);
 }

@@ -9,9 +9,9 @@ using namespace hvd::testing;
 
 TEST_CASE("a rank is lost: NCCL's kernels that wait for it are aborted, and the process can make a job again") {
   for (int round = 0; round < 2; ++round) {
-    Given given = with_nccl(Layout::one_node);
+    Setup setup = with_nccl(Layout::one_node);
     {
-      check_on_gpus(2, given, [](Program& p, GpuProgram& g) {
+      check_on_gpus(2, setup, [](Program& p, GpuProgram& g) {
         until_by_nccl(p, g);
         p.barrier();
         if (p.rank == 1) {
@@ -25,7 +25,7 @@ TEST_CASE("a rank is lost: NCCL's kernels that wait for it are aborted, and the 
         g.gpu().wait();
       });
     }
-    EngineWorld again(2, given);
+    EngineWorld again(2, setup);
     const std::string wrong = run(again, [](Program& p) {
       GpuProgram g(p);
       until_by_nccl(p, g);
@@ -65,11 +65,11 @@ void expect_loss(const Program& p, const OnGpu& task) {
 }  // namespace
 
 TEST_CASE("a rank is lost: what is launched and waits for it has failed, whatever its event says") {
-  Given given = with_nccl(Layout::apart);
-  given.cuttable = true;
+  Setup setup = with_nccl(Layout::apart);
+  setup.cuttable = true;
   NcclKnob hang("hang", nullptr);
   {
-    EngineWorld world(2, given);
+    EngineWorld world(2, setup);
     check_on_gpus(world, [&](Program& p, GpuProgram& g) {
       until_by_nccl(p, g);
       p.barrier();
@@ -86,10 +86,10 @@ TEST_CASE("a rank is lost: what is launched and waits for it has failed, whateve
 }
 
 TEST_CASE("an error that NCCL alone notices ends the job on all ranks while nobody calls anything") {
-  Given given = with_nccl(Layout::pairs);
+  Setup setup = with_nccl(Layout::pairs);
   NcclKnob fail("fail", nullptr);
   {
-    EngineWorld world(4, given);
+    EngineWorld world(4, setup);
     check_on_gpus(world, [&](Program& p, GpuProgram& g) {
       until_by_nccl(p, g);
       g.gpu().wait();
@@ -119,24 +119,24 @@ TEST_CASE("an error that NCCL alone notices ends the job on all ranks while nobo
 
 TEST_CASE("a communicator that takes too long: one warning, then all ranks go by way of the host, for good") {
   const NcclKnob slow("creation_ms", "60000");
-  Log said;
-  Given given = with_nccl(Layout::one_node);  // otherwise parts of the set have separate communicators
-  given.log = said.sink();
-  given.nccl.slow = 0.05;
-  given.nccl.patience = 3;  // long enough for heartbeats of a rank on a busy machine
-  check_on_gpus(4, given, [&](Program& p, GpuProgram& g) {
+  Log log;
+  Setup setup = with_nccl(Layout::one_node);  // otherwise parts of the set have separate communicators
+  setup.log = log.sink();
+  setup.nccl.slow = 0.05;
+  setup.nccl.patience = 3;  // long enough for heartbeats of a rank on a busy machine
+  check_on_gpus(4, setup, [&](Program& p, GpuProgram& g) {
     const auto one = [&] {
       OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)));
       p.expect(g.values<float>(t) == summed(8, 4), "x");
     };
-    for (const Deadline deadline = Deadline::after(60); p.sum("given up", said.times("was not created within") >= 4) < 4; one()) {
+    for (const Deadline deadline = Deadline::after(60); p.sum("given up", log.times("was not created within") >= 4) < 4; one()) {
       p.expect(!deadline.passed(), "nobody gives up");
     }
     for (int i = 0; i < 5; ++i) one();
   });
-  CHECK(said.times("NCCL's communicator for all ranks is not ready after 0 s: waiting for ranks 0, 1, 2, 3. Until then") == 1);
-  CHECK(said.times("NCCL is not used for all ranks: its communicator was not created within 3 s") == 4);
-  CHECK(said.times("NCCL_SOCKET_IFNAME") == 1);
+  CHECK(log.times("NCCL's communicator for all ranks is not ready after 0 s: waiting for ranks 0, 1, 2, 3. Until then") == 1);
+  CHECK(log.times("NCCL is not used for all ranks: its communicator was not created within 3 s") == 4);
+  CHECK(log.times("NCCL_SOCKET_IFNAME") == 1);
 }
 
 TEST_CASE("a job gives back the memory of the device that it has taken for itself") {

@@ -29,13 +29,13 @@ TEST_CASE("parts of different lengths are gathered and exchanged by NCCL, into m
         OnGpu all = g.submit(q, Program::bytes_of(ramp(2 * (rows + me), p.rank)));
         // Rank r gets r + step rows from each rank, plus one row more.
         q = Program::request(Kind::alltoall, "x", {}, DType::float32);
-        std::vector<float> mine;
+        std::vector<float> own;
         for (size_t r = 0; r < n; ++r) {
           q.splits.push_back(static_cast<int64_t>(r + step));
-          mine.insert(mine.end(), r + step, static_cast<float>(10 * me + r));
+          own.insert(own.end(), r + step, static_cast<float>(10 * me + r));
         }
-        q.shape = {static_cast<int64_t>(mine.size())};
-        OnGpu exchanged = g.submit(q, Program::bytes_of(mine));
+        q.shape = {static_cast<int64_t>(own.size())};
+        OnGpu exchanged = g.submit(q, Program::bytes_of(own));
         p.expect(g.values<float>(all) == expected, "allgather " + std::to_string(step));
         p.expect(all.op->sizes[n - 1] == static_cast<int64_t>(rows + n - 1), "rows");
         std::vector<float> parts;
@@ -94,9 +94,9 @@ TEST_CASE("what NCCL cannot do goes by way of the host") {
 
 TEST_CASE("ranks without NCCL, and ranks that share a GPU, go by way of the host") {
   for (bool shared : {false, true}) {
-    Given given = with_nccl(Layout::one_node);
-    if (!shared) given.nccl.library = "/nowhere/libnccl.so.2";
-    EngineWorld world(2, given);
+    Setup setup = with_nccl(Layout::one_node);
+    if (!shared) setup.nccl.library = "/nowhere/libnccl.so.2";
+    EngineWorld world(2, setup);
     const int before = nccl_kernels();
     CHECK(run(world, [&](Program& p) {
       GpuProgram g(p, shared ? 0 : p.rank);

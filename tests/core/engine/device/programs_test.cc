@@ -20,13 +20,13 @@ class SomeOnGpu final : public TensorMemory {
     const std::string name = q.group_size ? q.group : q.name;
     const bool tensor = q.kind != Kind::barrier && q.kind != Kind::join && q.kind != Kind::add_set && q.kind != Kind::remove_set;
     if (!tensor || std::hash<std::string>()(name) % 3 == 0) return TensorMemory::submit(std::move(q), data);
-    auto made = std::make_shared<Task>();
-    made->name = q.name;
+    auto created = std::make_shared<Task>();
+    created->name = q.name;
     const size_t out_bytes = q.kind == Kind::allreduce ? 0 : data.size();  // allreduces in place
     OnGpu on_gpu = g_.submit(std::move(q), data, out_bytes);
-    made->op = on_gpu.op;
-    tensors_[made.get()] = {made, on_gpu};
-    return made;
+    created->op = on_gpu.op;
+    tensors_[created.get()] = {created, on_gpu};
+    return created;
   }
   bool again(Task& task, const std::vector<std::byte>& data) override { return !tensors_.count(&task) && TensorMemory::again(task, data); }
   Status finish(Task& task) override {

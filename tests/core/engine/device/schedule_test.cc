@@ -45,10 +45,10 @@ struct Rank {
   Rank() {
     auto schedule = std::make_shared<Schedule>();
     schedule->id = 1;
-    std::vector<const Request*> mine;
+    std::vector<const Request*> own;
     for (const Request& q : requests) {
       schedule->entries.push_back({0, q.kind, q.name, false});
-      mine.push_back(&q);
+      own.push_back(&q);
     }
     for (const std::vector<uint32_t>& entries : std::vector<std::vector<uint32_t>>{{0}, {1}, {2, 3}}) {
       Response part;
@@ -59,7 +59,7 @@ struct Rank {
       }
       schedule->buckets.push_back({{part}, entries});
     }
-    submissions.begin_schedule(std::make_unique<ScheduleCursor>(schedule, mine), {});
+    submissions.begin_schedule(std::make_unique<ScheduleCursor>(schedule, own), {});
   }
   // operations waiting in the schedule keep themselves alive
   ~Rank() { submissions.end(Status(Code::shutdown, "the test is over")); }
