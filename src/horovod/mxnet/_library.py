@@ -21,7 +21,7 @@ LIBRARY = "horovod.mxnet._mxnet"
 _MESSAGE = 4096  # bytes
 
 
-class _Named(MXNetError):
+class _LibraryError(MXNetError):
     """Base class of errors. It removes the class name from the start of MXNet's error message."""
 
     name: ClassVar[str] = ""
@@ -33,7 +33,7 @@ class _Named(MXNetError):
 # Programs can catch each class both as an MXNet error and as a standard Python error.
 
 
-class ArgumentError(_Named, ValueError):
+class ArgumentError(_LibraryError, ValueError):
     """Error raised for an invalid argument, or for an operation before ``init``."""
 
     name = "HorovodArgumentError"
@@ -47,7 +47,7 @@ class ShutDown(MXNetError, NotRunningError):
     """Error raised if an operation is called after ``shutdown``."""
 
 
-class InternalError(_Named, HorovodInternalError):
+class InternalError(_LibraryError, HorovodInternalError):
     """Error raised for a failed operation: ranks disagree, a rank was lost, or Horovod was shut down."""
 
     name = "HorovodInternalError"

@@ -36,7 +36,7 @@ _EVERY = 1.0  # Seconds between two checks of the cluster.
 _END = 10.0  # Maximum seconds to wait until killed workers have exited.
 
 
-class _Over:
+class _ShutdownCalled:
     """Event that reports a call to ``shutdown``."""
 
 
@@ -97,7 +97,7 @@ class ElasticJob:
         """Stop the runs in progress in other threads, and reject new runs until ``prepare`` is called."""
         self._variables = None
         for box in list(self._boxes.values()):
-            box.put(_Over())
+            box.put(_ShutdownCalled())
 
     def run(self, func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
         """Call ``func(executable)`` in each worker. Workers can be added and removed during the run.
@@ -213,7 +213,7 @@ class _Run:
             self._take_hosts(event)
         elif isinstance(event, LostWorker):
             self._on_exit(event)
-        elif isinstance(event, _Over):
+        elif isinstance(event, _ShutdownCalled):
             raise RuntimeError("shutdown() was called while the job was running: its workers have been stopped")
         elif isinstance(event, CallResult):
             self._on_result(event, self._turns.pop(event.turn, ""))

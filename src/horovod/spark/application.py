@@ -19,7 +19,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[ *(\d+) *, *(\d+) *, *(\d+) *\]")
 
 
 @dataclass(frozen=True)
-class Bound:
+class TaskLimit:
     """Upper bound on the number of concurrent tasks.
 
     Attributes:
@@ -31,7 +31,7 @@ class Bound:
     why: str
 
 
-def slot_limit(conf: Mapping[str, str], cores: int) -> Bound | None:
+def slot_limit(conf: Mapping[str, str], cores: int) -> TaskLimit | None:
     """Return the upper bound on the number of concurrent tasks, or None if the settings imply no bound.
 
     Args:
@@ -42,7 +42,7 @@ def slot_limit(conf: Mapping[str, str], cores: int) -> Bound | None:
     per_task = _number(conf, "spark.task.cpus") or 1
     if found := _LOCAL.fullmatch(master):
         count = 1 if found[1] is None else cores if found[1] == "*" else int(found[1])
-        return Bound(count // per_task, _reason(f"the master {master} has {count} core{_s(count)}", per_task))
+        return TaskLimit(count // per_task, _reason(f"the master {master} has {count} core{_s(count)}", per_task))
     if found := _LOCAL_CLUSTER.fullmatch(master):
         return _of_executors(int(found[1]), int(found[2]), per_task, f"the master {master}")
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
@@ -51,15 +51,15 @@ def slot_limit(conf: Mapping[str, str], cores: int) -> Bound | None:
         executors, key = _number(conf, "spark.executor.instances"), "spark.executor.instances"
     if master.startswith("spark:"):
         most = _number(conf, "spark.cores.max")
-        return None if most is None else Bound(most // per_task, _reason(f"spark.cores.max is {most}", per_task))
+        return None if most is None else TaskLimit(most // per_task, _reason(f"spark.cores.max is {most}", per_task))
     if executors is None or not master.startswith(("yarn", "k8s:")):
         return None
     return _of_executors(executors, _number(conf, "spark.executor.cores") or 1, per_task, f"{key}={executors}")
 
 
-def _of_executors(executors: int, each: int, per_task: int, what: str) -> Bound:
+def _of_executors(executors: int, each: int, per_task: int, what: str) -> TaskLimit:
     why = f"{what} means {executors} executor{_s(executors)} of {each} core{_s(each)}"
-    return Bound(executors * (each // per_task), _reason(why, per_task))
+    return TaskLimit(executors * (each // per_task), _reason(why, per_task))
 
 
 def _reason(why: str, per_task: int) -> str:

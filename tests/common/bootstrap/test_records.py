@@ -13,7 +13,7 @@ from horovod.common.bootstrap.peers import NODE, Peer
 from horovod.common.bootstrap.records import _send, spread
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Endpoint
-from horovod.common.store.client import Met
+from horovod.common.store.client import ExchangeResult
 from horovod.common.store.messages import Exchange, pack, unpack
 from horovod.common.store.table import Table
 from tests.common.bootstrap.meshes import KEY, LOOPBACK, make_peer
@@ -59,7 +59,7 @@ def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: No
 
     def run(rank):
         reply = replies[rank]
-        met = Met(reply.round, unpack(reply.packed) if reply.holder == rank else reply.values, reply.holder)
+        met = ExchangeResult(reply.round, unpack(reply.packed) if reply.holder == rank else reply.values, reply.holder)
         own = msgspec.msgpack.decode(sent[rank], type=Peer)
         return spread(met, rank, own, KEY, listeners[rank], seconds, lambda: check(rank))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common.devices.cuda_check import Tried, try_cuda
+from horovod.common.devices.cuda_check import Result, try_cuda
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +20,13 @@ def driver(tmp_path_factory):
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        ({}, Tried()),
-        ({"FAKE_INIT": "803"}, Tried(cuda="cuInit answers CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)")),
-        ({"FAKE_INIT": "12345"}, Tried(cuda="cuInit answers error 12345")),
-        ({"FAKE_DIES": "1"}, Tried(cuda="the process that tried it ended with -6")),
-        ({"FAKE_EXPORT": "801"}, Tried(ipc="cuIpcGetMemHandle answers error 801")),
-        ({"FAKE_OPEN": "1"}, Tried(ipc="cuIpcOpenMemHandle_v2 answers error 1")),
-        ({"FAKE_OTHER": "other"}, Tried(ipc="the memory of another process was opened, and other bytes were read")),
+        ({}, Result()),
+        ({"FAKE_INIT": "803"}, Result(cuda="cuInit answers CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)")),
+        ({"FAKE_INIT": "12345"}, Result(cuda="cuInit answers error 12345")),
+        ({"FAKE_DIES": "1"}, Result(cuda="the process that tried it ended with -6")),
+        ({"FAKE_EXPORT": "801"}, Result(ipc="cuIpcGetMemHandle answers error 801")),
+        ({"FAKE_OPEN": "1"}, Result(ipc="cuIpcOpenMemHandle_v2 answers error 1")),
+        ({"FAKE_OTHER": "other"}, Result(ipc="the memory of another process was opened, and other bytes were read")),
     ],
 )
 def test_libraries_are_tried_in_a_process(driver, tmp_path, monkeypatch, environ, found):
@@ -43,7 +43,7 @@ def test_libraries_are_tried_in_a_process(driver, tmp_path, monkeypatch, environ
 def test_hanging_libraries_are_given_up(driver, monkeypatch):
     monkeypatch.setenv("FAKE_HANGS", "1")
     begin = time.monotonic()
-    assert try_cuda(driver, 1.0) == Tried(cuda="nothing comes of it: it takes longer than it should")
+    assert try_cuda(driver, 1.0) == Result(cuda="nothing comes of it: it takes longer than it should")
     assert time.monotonic() - begin < 30
 
 

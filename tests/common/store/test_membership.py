@@ -9,8 +9,8 @@ import pytest
 from horovod.common.contract.membership import HostUpdateResult, Over, Place, Updated, decode_news, decode_place, encode
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused
-from horovod.common.store.membership import EndReported, JoinRequest, MembershipControl, MembershipRequests, Met
-from horovod.common.store.messages import Ended, Exchange, Join, News
+from horovod.common.store.membership import EndReported, JoinRequest, MembershipControl, MembershipRequests, RoundEnd
+from horovod.common.store.messages import Exchange, Join, Leave, News
 from horovod.common.store.server import StoreServer
 from horovod.common.store.table import Table
 
@@ -59,8 +59,8 @@ def test_the_launcher_is_notified_when_ranks_have_met():
         table.handle(b"%d" % rank, Exchange(1, "init e3", rank, 2, b"record", 9.0), 0.0)
     for rank in range(2):
         table.handle(b"%d" % rank, Exchange(2, "formed 1", rank, 2, b"", 9.0), 0.0)
-    table.handle(b"0", Ended(3, 0, 5, [1]), 0.0)
-    assert requests.outgoing == [Met("init e3", 1, False), Met("formed 1", 2, True), EndReported(0, 5, (1,))]
+    table.handle(b"0", Leave(3, 0, 5, [1]), 0.0)
+    assert requests.outgoing == [RoundEnd("init e3", 1, False), RoundEnd("formed 1", 2, True), EndReported(0, 5, (1,))]
 
 
 def test_encoded_membership_messages():

@@ -3,7 +3,7 @@
 import pytest
 
 from horovod.common.telemetry import explain
-from horovod.common.telemetry.facts import Facts, Rank, Waiting, described
+from horovod.common.telemetry.facts import Facts, Rank, WaitingOperation, described
 
 SECOND = 10**9
 CLONE = 435
@@ -51,7 +51,7 @@ def facts(*ranks, waiting, stalled=None, **more):
 
 
 def wait(name, ready, missing, age=12.0):
-    return Waiting(name, 0, age, tuple(ready), tuple(missing))
+    return WaitingOperation(name, 0, age, tuple(ready), tuple(missing))
 
 
 def guess(known):

@@ -8,10 +8,10 @@ from horovod.common.telemetry.steps import (
     Clock,
     CombinedSteps,
     Lateness,
-    Own,
+    OwnSteps,
     Pings,
-    Sampled,
     Step,
+    StepSample,
     Sums,
     figures,
     last_arrivals,
@@ -31,7 +31,7 @@ def steps(count, start=WARM_UP, **more):
 
 
 def test_figures_are_means_of_measurements():
-    own = Own()
+    own = OwnSteps()
     own.add(steps(4, data=10 * MS, blocked=5 * MS, collectives=8 * MS, hidden=4 * MS, bytes=100, moved=150))
     found = figures(own.sums, link=37500.0)
     assert found["steps"] == 4
@@ -45,7 +45,7 @@ def test_figures_are_means_of_measurements():
 
 
 def test_first_steps_and_pauses_are_reported_separately():
-    own = Own()
+    own = OwnSteps()
     own.add(steps(WARM_UP, start=0, time=900 * MS))
     assert (own.completed, own.sums.steps) == (WARM_UP, 0)
     own.add(steps(20))
@@ -57,7 +57,7 @@ def test_first_steps_and_pauses_are_reported_separately():
 @pytest.mark.parametrize(("count", "every"), [(1, 1), (SAMPLE, 1), (SAMPLE + 1, 2), (10 * SAMPLE, 16)])
 def test_steps_per_note(count, every):
     assert stride(count) == every
-    notes = Own().add(steps(count, start=1000))
+    notes = OwnSteps().add(steps(count, start=1000))
     assert len(notes) <= SAMPLE
     assert all(one.number % every == 0 for one in notes)
 
@@ -66,7 +66,7 @@ def sampled(blocked=(), arrivals=None, time=50):
     arrivals = arrivals or [0] * len(blocked)
     blocked = blocked or [-1] * len(arrivals)
     pairs = enumerate(zip(blocked, arrivals, strict=True))
-    return {r: Sampled(9, time * MS, b * MS if b >= 0 else -1, a * MS) for r, (b, a) in pairs}
+    return {r: StepSample(9, time * MS, b * MS if b >= 0 else -1, a * MS) for r, (b, a) in pairs}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_clock_precision_is_that_of_the_fastest_recent_reply():
 
 def test_rank_0_merges_notes_in_any_order_and_with_gaps():
     together = CombinedSteps(2)
-    owns = [Own(), Own()]
+    owns = [OwnSteps(), OwnSteps()]
     notes = {}
     for rank, own in enumerate(owns):
         for batch in range(3):

@@ -18,12 +18,12 @@ from horovod.runner.doctor.report import (
     FAIL,
     OK,
     WARN,
+    ConnectionAttempt,
     DeviceReport,
     Diagnosis,
     HostReport,
     HostResult,
-    Measured,
-    Tried,
+    LinkSpeed,
 )
 from tests.runner.launching import executable, run_job
 
@@ -127,7 +127,7 @@ TOGETHER = [
 
 @pytest.mark.parametrize(("check", "changes", "level", "text"), TOGETHER)
 def test_findings_of_two_hosts(check, changes, level, text):
-    works = [Tried(1, "10.0.0.2", "eth0", "")], [Tried(0, "10.0.0.1", "eth0", "")]
+    works = [ConnectionAttempt(1, "10.0.0.2", "eth0", "")], [ConnectionAttempt(0, "10.0.0.1", "eth0", "")]
     reports = [msgspec.structs.replace(GOOD, tried=tried) for tried in works]
     assert problems([reply(report=reports[0]), reply("b", 1, report=reports[1])], check) == []
     changed = msgspec.structs.replace(reports[1], **changes)
@@ -151,7 +151,7 @@ def test_connections_and_clocks():
 
 
 def tried(peer, *outcomes):
-    return [Tried(peer, f"10.{n}.0.{peer + 1}", f"eth{n}", outcome) for n, outcome in enumerate(outcomes)]
+    return [ConnectionAttempt(peer, f"10.{n}.0.{peer + 1}", f"eth{n}", outcome) for n, outcome in enumerate(outcomes)]
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_unreachable_hosts_are_found(forward, backward, requested, expected):
 @pytest.mark.parametrize(
     ("measured", "interfaces", "level"),
     [
-        (Measured(1, "10.0.0.2", "eth0", 50.0, 9.0), [interface()], OK),
-        (Measured(1, "10.0.0.2", "eth0", 50.0, 1.0), [interface()], WARN),  # of 10 Gbit/s
-        (Measured(1, "10.0.0.2", "eth0", 50.0, 1.0), [interface(physical=False)], OK),
-        (Measured(1, "10.0.0.2", "eth0", 50.0, 9.0), [interface(speed=400000)], OK),
-        (Measured(1, "10.0.0.2", "eth0", 50.0, 0.1), [], WARN),
-        (Measured(1, "10.0.0.2", "eth0", 5000.0, 9.0), [], WARN),
-        (Measured(1, "10.0.0.2", "eth0", error="a stream of large packets: no answer"), [], FAIL),
+        (LinkSpeed(1, "10.0.0.2", "eth0", 50.0, 9.0), [interface()], OK),
+        (LinkSpeed(1, "10.0.0.2", "eth0", 50.0, 1.0), [interface()], WARN),  # of 10 Gbit/s
+        (LinkSpeed(1, "10.0.0.2", "eth0", 50.0, 1.0), [interface(physical=False)], OK),
+        (LinkSpeed(1, "10.0.0.2", "eth0", 50.0, 9.0), [interface(speed=400000)], OK),
+        (LinkSpeed(1, "10.0.0.2", "eth0", 50.0, 0.1), [], WARN),
+        (LinkSpeed(1, "10.0.0.2", "eth0", 5000.0, 9.0), [], WARN),
+        (LinkSpeed(1, "10.0.0.2", "eth0", error="a stream of large packets: no answer"), [], FAIL),
     ],
 )
 def test_speeds(measured, interfaces, level):
@@ -213,7 +213,7 @@ def test_speeds(measured, interfaces, level):
 
 def test_a_healthy_job_has_no_advice():
     reports = [
-        with_report(tried=tried(1, ""), measured=[Measured(1, "10.0.0.2", "eth0", 50.0, 9.0)]),
+        with_report(tried=tried(1, ""), measured=[LinkSpeed(1, "10.0.0.2", "eth0", 50.0, 9.0)]),
         with_report(tried=tried(0, "")),
     ]
     replies = [reply(report=reports[0]), reply("b", 1, report=reports[1], remote=True, connect_seconds=0.3)]
@@ -223,7 +223,7 @@ def test_a_healthy_job_has_no_advice():
 
 
 def test_the_doctors_table():
-    measured = [Measured(1, "10.0.0.2", "eth0", 50.4, 9.25), Measured(1, "10.0.0.2", "eth0", error="no answer")]
+    measured = [LinkSpeed(1, "10.0.0.2", "eth0", 50.4, 9.25), LinkSpeed(1, "10.0.0.2", "eth0", error="no answer")]
     replies = [
         reply(report=with_report(measured=measured, tried=tried(1, ""))),
         reply(

@@ -1,6 +1,6 @@
 import pytest
 
-from horovod.runner.job.progress import Host, Progress, Shown, State
+from horovod.runner.job.progress import Host, Progress, State, StatusUpdate
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
 
@@ -29,18 +29,18 @@ def init(*joined, size=6, group="init"):
 )
 def test_progress_names_the_missing_workers(state, text):
     log = Progress(HOSTS, terminal=False)
-    assert log.update(100.0, state) == Shown()
+    assert log.update(100.0, state) == StatusUpdate()
     assert log.next_time() == 105.0
-    assert log.update(105.0, state) == Shown(line=f"waiting 5 s for {text}")
+    assert log.update(105.0, state) == StatusUpdate(line=f"waiting 5 s for {text}")
 
 
 @pytest.mark.parametrize("state", [State(), init(0, 1, size=2), init(0, group="init 0,1"), State(groups={})])
 def test_progress_without_waiting(state):
     for is_terminal in (False, True):
         progress = Progress(HOSTS, is_terminal)
-        assert progress.update(1.0, state) == Shown()
+        assert progress.update(1.0, state) == StatusUpdate()
         assert progress.next_time() is None
-        assert progress.update(100.0, state) == Shown()
+        assert progress.update(100.0, state) == StatusUpdate()
 
 
 def test_a_log_gets_a_line_at_5_10_20_40_seconds():
@@ -56,14 +56,14 @@ def test_a_log_gets_a_line_at_5_10_20_40_seconds():
 
 def test_a_terminal_gets_a_line_every_second_after_a_while():
     shown = Progress(HOSTS, terminal=True)
-    assert shown.update(10.0, init(0, 1, 2)) == Shown()
+    assert shown.update(10.0, init(0, 1, 2)) == StatusUpdate()
     assert shown.next_time() == 12.0
-    assert shown.update(12.0, init(0, 1, 2)) == Shown(
+    assert shown.update(12.0, init(0, 1, 2)) == StatusUpdate(
         status="[#####.....] 3/6 waiting 2 s for hvd.init() on rank 3 (b), ranks 4-5 (c)"
     )
     assert shown.next_time() == 13.0
     # Changes are shown at once.
-    assert shown.update(12.5, init(0, 1, 2, 3, 4)) == Shown(
+    assert shown.update(12.5, init(0, 1, 2, 3, 4)) == StatusUpdate(
         status="[########..] 5/6 waiting 2 s for hvd.init() on rank 5 (c)"
     )
-    assert shown.update(12.6, State()) == Shown()
+    assert shown.update(12.6, State()) == StatusUpdate()

@@ -127,7 +127,7 @@ def test_lost_rows_are_detected(tmp_path, monkeypatch):
     store = fitter.getStore()
     columns = (Column("z", "list", "float32", 1, (4,)), Column("sum", "number", "float64", 0, ()))
     files = tuple(store.parquet_files(store.get_train_data_path()))
-    written = prepare.Written(7, columns, files, (), 61)
+    written = prepare.WrittenData(7, columns, files, (), 61)
     monkeypatch.setattr(prepare, "columns_of", lambda *args: columns)
     monkeypatch.setattr(prepare, "write", lambda *args: written)
     with pytest.raises(RuntimeError, match=r"_train_data.7 must have the 61 rows that were written, got 60"):

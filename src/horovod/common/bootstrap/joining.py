@@ -58,7 +58,7 @@ from horovod.common.security import cipher
 from horovod.common.security.auth import derive_key
 from horovod.common.security.cipher import Cipher
 from horovod.common.security.object_seal import Seals
-from horovod.common.store.client import Met, StoreClient, StoreError, StoreTimeout
+from horovod.common.store.client import ExchangeResult, StoreClient, StoreError, StoreTimeout
 
 if TYPE_CHECKING:
     from horovod._core import Engine
@@ -119,7 +119,7 @@ class Joining:
         finally:
             listeners.close()
 
-    def _form(self, listeners: Listeners, own: Peer, met: Met, failures: Failures) -> tuple[Job, "Engine"]:
+    def _form(self, listeners: Listeners, own: Peer, met: ExchangeResult, failures: Failures) -> tuple[Job, "Engine"]:
         formed, epoch = self._formed, met.round
         values = self._gather(listeners, own, met, failures)
         self._reported = True
@@ -183,7 +183,7 @@ class Joining:
             list(self._ciphers),
         )
 
-    def _meet(self, store: StoreClient, own: Peer) -> Met:
+    def _meet(self, store: StoreClient, own: Peer) -> ExchangeResult:
         """Wait until all ranks have called ``init``. On a timeout, raise ValueError naming the missing ranks."""
         group = (
             f"init e{self._env.epoch}"
@@ -216,7 +216,7 @@ class Joining:
         self._meeting.formed()
         return met
 
-    def _gather(self, listeners: Listeners, own: Peer, met: Met, failures: Failures) -> list[bytes]:
+    def _gather(self, listeners: Listeners, own: Peer, met: ExchangeResult, failures: Failures) -> list[bytes]:
         """Collect the ``Peer`` records of all ranks, in encoded form. Links within the node stay open for the job."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")

@@ -13,7 +13,7 @@ from horovod.common.bootstrap.errors import LinkError
 from horovod.common.bootstrap.mesh import MeshBuilder
 from horovod.common.bootstrap.peers import NODE, Link, Peer, decode_peers, label, make_first_plan, make_plan
 from horovod.common.network.connecting import Listeners
-from horovod.common.store.client import Met
+from horovod.common.store.client import ExchangeResult
 from horovod.common.store.messages import MAX_REPLY_BYTES, pack, unpack
 
 _LENGTH = struct.Struct(">Q")
@@ -24,7 +24,7 @@ Check = Callable[[], None]
 
 
 def spread(
-    met: Met, me: int, own: Peer, key: bytes, listeners: Listeners, seconds: float, check: Check
+    met: ExchangeResult, me: int, own: Peer, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
     """Collect the records of all ranks.
 
@@ -64,7 +64,7 @@ def spread(
 
 
 def _lead(
-    met: Met, me: int, key: bytes, listeners: Listeners, seconds: float, check: Check
+    met: ExchangeResult, me: int, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
     # If versions differ, the caller reports the error through the store, so the other ranks receive it too.
     peers = decode_peers(met.values)

@@ -1,7 +1,7 @@
 """Membership messages that the launcher and the workers of an elastic job exchange (``store.membership``).
 
 Each process of the job has a unique worker number. A worker asks the launcher to let it join the job
-(``store.messages.Come``), and reports when its epoch has ended (``Ended``). The launcher sends each worker its ranks in
+(``store.messages.Join``), and reports when its epoch has ended (``Leave``). The launcher sends each worker its ranks in
 the next epoch, and events such as changes of the hosts.
 """
 

@@ -118,7 +118,7 @@ def main() -> None:
 SECONDS: Final = 60.0
 
 
-class Tried(NamedTuple):
+class Result(NamedTuple):
     """Results of the CUDA self-test. Each field contains the reason why a feature does not work, or "" if it works."""
 
     cuda: str = ""
@@ -127,7 +127,7 @@ class Tried(NamedTuple):
     """Reason why a process cannot read the GPU memory of another process."""
 
 
-def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
+def try_cuda(driver: str, seconds: float = SECONDS) -> Result:
     """Run the CUDA self-test in separate processes. Never raises.
 
     The test takes a few seconds and a few hundred MB of the first GPU's memory.
@@ -136,22 +136,22 @@ def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
     try:
         owner = _start("own", driver)
     except OSError as error:
-        return Tried(cuda=f"it cannot be tried: {error}")
+        return Result(cuda=f"it cannot be tried: {error}")
     try:
         started = _line(owner, deadline)
         if started != "ok started":
-            return Tried(cuda=_reason(started))
+            return Result(cuda=_reason(started))
         handle = _line(owner, deadline)
         if not handle.startswith("ok "):
-            return Tried(ipc=_reason(handle))
+            return Result(ipc=_reason(handle))
         other = _start("open", driver, handle.removeprefix("ok "))
         try:
             answer = _line(other, deadline)
         finally:
             _end(other, deadline)
-        return Tried(ipc="" if answer == "ok read" else _reason(answer))
+        return Result(ipc="" if answer == "ok read" else _reason(answer))
     except OSError as error:
-        return Tried(ipc=f"it cannot be tried: {error}")
+        return Result(ipc=f"it cannot be tried: {error}")
     finally:
         _end(owner, deadline)
 

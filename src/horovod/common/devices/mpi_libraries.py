@@ -156,7 +156,7 @@ SECONDS: Final = 30.0
 _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA", "MPIR_CVAR_CH4_ROOTS")
 
 
-class Tried(NamedTuple):
+class MpiTest(NamedTuple):
     """Result of testing an MPI library."""
 
     version: str = ""
@@ -169,7 +169,7 @@ class Tried(NamedTuple):
     """Reason why the library cannot be used. The other fields are then empty."""
 
 
-def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
+def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> MpiTest:
     """Test an MPI library. This takes about a second, and at most ``seconds``. Never raises."""
     prefix = Path(path).parent.parent
     # Open MPI 4 runs a helper program even for one process, and expects it under its build-time prefix.
@@ -181,14 +181,14 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
             command, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return Tried(error=f"MPI_Init of {path} takes longer than {seconds:g} s in a process alone")
+        return MpiTest(error=f"MPI_Init of {path} takes longer than {seconds:g} s in a process alone")
     except OSError as error:
-        return Tried(error=f"it cannot be tried: {error}")
+        return MpiTest(error=f"it cannot be tried: {error}")
     line = next((line for line in reversed(process.stdout.splitlines()) if line.startswith('{"version"')), None)
     if line is None:
         output = (process.stderr.strip().splitlines() or ["nothing"])[-1]
-        return Tried(error=f"the process that tried {path} ended with {process.returncode} and said: {output[:1000]}")
-    return Tried(**json.loads(line))
+        return MpiTest(error=f"the process that tried {path} ended with {process.returncode} and said: {output[:1000]}")
+    return MpiTest(**json.loads(line))
 
 
 def main() -> int:
@@ -197,9 +197,9 @@ def main() -> int:
 
     try:
         info = _core.mpi_start(sys.argv[1], "", False, SECONDS)
-        tried = Tried(info.version, info.abi, info.level)
+        tried = MpiTest(info.version, info.abi, info.level)
     except Exception as error:
-        tried = Tried(error=str(error))
+        tried = MpiTest(error=str(error))
     print(json.dumps(tried._asdict()), flush=True)
     _core.mpi_finish(5.0)
     return 0

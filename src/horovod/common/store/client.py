@@ -12,10 +12,10 @@ from horovod.common.store.messages import (
     MAX_FRAME_BYTES,
     MAX_REQUEST_BYTES,
     MAX_VALUE_BYTES,
-    Ended,
     Exchange,
     Get,
     Join,
+    Leave,
     News,
     Reply,
     Request,
@@ -55,7 +55,7 @@ class StoreTimeout(StoreError):
 
 
 @dataclass(frozen=True)
-class Met:
+class ExchangeResult:
     """Result of an exchange of values between ranks."""
 
     round: int
@@ -173,7 +173,7 @@ class StoreClient:
 
     def exchange_by_node(
         self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
-    ) -> Met:
+    ) -> ExchangeResult:
         """Exchange values as ``exchange`` does, but send the result only to the first rank of each ``node``.
 
         That rank passes the values to the node's other ranks. Network traffic is then proportional to the number of
@@ -186,9 +186,9 @@ class StoreClient:
         seconds = self._seconds(timeout)
         reply = self._call(Exchange(self._next_id(), group, rank, size, value, seconds, node), seconds)
         if reply.holder not in (-1, rank):
-            return Met(reply.round, reply.values, reply.holder)
+            return ExchangeResult(reply.round, reply.values, reply.holder)
         try:
-            return Met(reply.round, unpack(reply.packed), rank)
+            return ExchangeResult(reply.round, unpack(reply.packed), rank)
         except ValueError as error:
             raise StoreError(str(error)) from None
 
@@ -259,7 +259,7 @@ class StoreClient:
             blame: Reason why the worker will never join again, or "" if it will.
             timeout: Time limit in seconds.
         """
-        self._call(Ended(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
+        self._call(Leave(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
 
     def news(
         self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from horovod.common.store.messages import Ended, Join, News, Reply
+from horovod.common.store.messages import Join, Leave, News, Reply
 
 REFUSED = "refused"
 """Error code of a rejection. The reply's value contains the reason."""
@@ -61,7 +61,7 @@ class EndReported:
 
 
 @dataclass(frozen=True)
-class Met:
+class RoundEnd:
     """Tells the launcher that all ranks of a group have completed an exchange.
 
     ``silent`` is True if all values were empty. In the exchange at the end of ``init``, a rank's value is the reason
@@ -73,7 +73,7 @@ class Met:
     silent: bool
 
 
-WorkerMessage = JoinRequest | EndReported | Met
+WorkerMessage = JoinRequest | EndReported | RoundEnd
 
 
 @dataclass
@@ -95,7 +95,7 @@ class MembershipRequests:
         # Number of the last published event.
         self._last = 0
 
-    def handle(self, client: bytes, request: Join | Ended | News) -> Replies:
+    def handle(self, client: bytes, request: Join | Leave | News) -> Replies:
         """Handle a worker's request, and return the replies to send.
 
         If a request has to wait, a later method call returns its reply.
@@ -132,7 +132,7 @@ class MembershipRequests:
 
     def met(self, group: str, number: int, silent: bool) -> None:
         """Record that a group has completed an exchange. Called by the table."""
-        self.outgoing.append(Met(group, number, silent))
+        self.outgoing.append(RoundEnd(group, number, silent))
 
     # The methods below are called by the launcher.
 

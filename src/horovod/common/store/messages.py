@@ -95,7 +95,7 @@ class Join(msgspec.Struct, tag="come", array_like=True):
     holds: bool | None = None
 
 
-class Ended(msgspec.Struct, tag="heard", array_like=True):
+class Leave(msgspec.Struct, tag="heard", array_like=True):
     """Report that a worker has noticed the end of its epoch. The store replies immediately.
 
     If the worker will not join again, ``blame`` describes the mistake in its program.
@@ -120,7 +120,7 @@ class News(msgspec.Struct, tag="news", array_like=True):
     after: _Epoch
 
 
-Request = Set | Get | Exchange | Join | Ended | News
+Request = Set | Get | Exchange | Join | Leave | News
 
 
 class Reply(msgspec.Struct, array_like=True):

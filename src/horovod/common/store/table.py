@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from horovod.common.store.membership import MembershipRequests
-from horovod.common.store.messages import MAX_REPLY_BYTES, Ended, Exchange, Get, Join, News, Reply, Request, Set, pack
+from horovod.common.store.messages import MAX_REPLY_BYTES, Exchange, Get, Join, Leave, News, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
 """Maximum bytes of all values and their names, including those of incomplete exchanges."""
@@ -90,7 +90,7 @@ class Table:
             return self._set(client, request)
         if isinstance(request, Get):
             return self._get(client, request, now)
-        if isinstance(request, (Join, Ended, News)):
+        if isinstance(request, (Join, Leave, News)):
             if self._membership is None:
                 return [(client, Reply(request.id, error="the members of this job do not change"))]
             return self._membership.handle(client, request)
@@ -235,7 +235,7 @@ def _list(ranks: dict[int, _Member]) -> str:
 
 def _cost(request: Request) -> int:
     """Return the approximate memory in bytes that a request occupies."""
-    if isinstance(request, (Join, Ended, News)):
+    if isinstance(request, (Join, Leave, News)):
         return _PER_ENTRY
     if isinstance(request, Get):
         return _PER_ENTRY + sum(_PER_NAME + len(name) for name in request.names)

@@ -16,7 +16,7 @@ from horovod.common.frontends import Job
 from horovod.common.telemetry.exporters import Exporter, open_exporters
 from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.sentence import sentence
-from horovod.common.telemetry.steps import Clock, CombinedSteps, Own, Pings, Sampled, Step, Sums, figures, mean
+from horovod.common.telemetry.steps import Clock, CombinedSteps, OwnSteps, Pings, Step, StepSample, Sums, figures, mean
 from horovod.common.training_loop.steps import marks
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Account:
         # Number the hosts, because the cross rank is ambiguous if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
         self._lock = threading.RLock()  # protects all attributes below, except for the `threading.Event` objects
-        self._own = Own()
-        self._sample: list[Sampled] = []
+        self._own = OwnSteps()
+        self._sample: list[StepSample] = []
         self._reported: dict[str, float] = {}
         self._news = self._new_values = False
         self._over = False  # set once all ranks have sent their final reports
@@ -237,7 +237,7 @@ class Account:
         if together is None:
             return
         with self._lock:
-            sample = [Sampled(*step) for step in note["some"]]
+            sample = [StepSample(*step) for step in note["some"]]
             together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
             self._data[rank] = note["data"]
             if note["host"] != self._host and any(step.blocked < 0 for step in sample):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from horovod.common.contract import reasons
-from horovod.common.telemetry.facts import Facts, Rank, Waiting, described, short
+from horovod.common.telemetry.facts import Facts, Rank, WaitingOperation, described, short
 
 _REMEDY = {
     "stopped": "; `kill -CONT {pid}` on its host lets it go on",
@@ -29,7 +29,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)
 
 
-def operation_text(facts: Facts, one: Waiting) -> str:
+def operation_text(facts: Facts, one: WaitingOperation) -> str:
     """Describe an operation by kind and name, such as "allreduce 'grad.0'"."""
     for rank in one.ready:
         entry = facts.ranks[rank].entry(one.name) if rank in facts.ranks else None
@@ -163,7 +163,7 @@ def _waiting_for_each_other(facts: Facts) -> Guess | None:
     return None
 
 
-def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there: list[int]) -> Guess:
+def _crossed(facts: Facts, one: WaitingOperation, other: WaitingOperation, here: list[int], there: list[int]) -> Guess:
     if len(here) > len(there):
         one, other, here, there = other, one, there, here
     first, second = operation_text(facts, one), operation_text(facts, other)

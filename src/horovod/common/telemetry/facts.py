@@ -38,7 +38,7 @@ _NAME = 87
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingOperation:
     """Operation that some ranks have submitted and others have not."""
 
     name: str
@@ -49,7 +49,7 @@ class Waiting:
     missing: tuple[int, ...]
 
     @classmethod
-    def read(cls, report: Mapping[str, Any]) -> "list[Waiting]":
+    def read(cls, report: Mapping[str, Any]) -> "list[WaitingOperation]":
         """Read the waiting operations from a TOPIC_WAITING message of ``_core.Mailbox.take``, oldest first."""
         made = [
             cls(one["name"], one["set"], one["age"], tuple(one["ready"]), tuple(one["missing"]))
@@ -207,9 +207,9 @@ class Facts:
         ranks: Facts about each queried rank, by rank number.
     """
 
-    stalled: list[Waiting]
+    stalled: list[WaitingOperation]
     """Stalled operations, oldest first, or all waiting operations if a user has requested the report."""
-    waiting: list[Waiting]
+    waiting: list[WaitingOperation]
     """All waiting operations."""
     ranks: dict[int, Rank]
     size: int

@@ -21,7 +21,7 @@ from horovod.common.contract import kernel
 from horovod.common.contract.reports import new_socket_name
 from horovod.common.frontends import Job
 from horovod.common.telemetry import explain
-from horovod.common.telemetry.facts import Facts, Rank, Waiting
+from horovod.common.telemetry.facts import Facts, Rank, WaitingOperation
 from horovod.common.telemetry.message_bus import ALL_RANKS, MessageBus
 from horovod.common.telemetry.stacks import StackReporter
 
@@ -60,7 +60,7 @@ class Hangs:
         self._number = 0
         self._replies: dict[int, dict[str, Any]] = {}
         self._looks: dict[int, list[dict[str, Any] | None]] = {}
-        self._all: list[Waiting] | None = None
+        self._all: list[WaitingOperation] | None = None
         self.last_guess = ""
         """Last sentence that explained why the job is waiting."""
         # The most informative explanation so far of why the job is waiting, and the facts behind it.
@@ -126,7 +126,7 @@ class Hangs:
 
     def _waits(self, report: dict[str, Any]) -> None:
         self._stack_reporter.answerer.noticed()
-        waiting = Waiting.read(report)
+        waiting = WaitingOperation.read(report)
         with self._lock:
             if report["asked"]:
                 self._all = waiting
@@ -150,7 +150,7 @@ class Hangs:
                 self._looks.setdefault(what["rank"], what["states"])
                 self._lock.notify_all()
 
-    def _start(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
+    def _start(self, stalled: list[WaitingOperation] | None, suspects: list[int], unnoticed: str) -> None:
         """Start a thread that explains the wait, unless an explanation is already in progress."""
         with self._lock:
             if self._busy:
@@ -159,7 +159,7 @@ class Hangs:
         arguments = (stalled, suspects, unnoticed)
         threading.Thread(target=self._explain, args=arguments, name="hvd-explain", daemon=True).start()
 
-    def _explain(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
+    def _explain(self, stalled: list[WaitingOperation] | None, suspects: list[int], unnoticed: str) -> None:
         try:
             facts = self._collect(stalled, suspects, unnoticed)
             why = self._why(facts)
@@ -220,7 +220,7 @@ class Hangs:
         self._engine.set_report(path)
         return path
 
-    def _collect(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> Facts:
+    def _collect(self, stalled: list[WaitingOperation] | None, suspects: list[int], unnoticed: str) -> Facts:
         at = time.monotonic()
         self._bus.send("explaining")
         waiting = self._who_waits()
@@ -249,7 +249,7 @@ class Hangs:
         self._look_at_silent(number, silent, list(replies))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
 
-    def _who_waits(self) -> list[Waiting]:
+    def _who_waits(self) -> list[WaitingOperation]:
         with self._lock:
             self._all = None
             self._bus.ask_who_waits()

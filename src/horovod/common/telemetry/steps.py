@@ -1,6 +1,6 @@
 """Training step statistics, computed from each rank's measurements.
 
-Each rank sums up its own steps (``Own``) and reports periodically to rank 0. Rank 0 combines the reports
+Each rank sums up its own steps (``OwnSteps``) and reports periodically to rank 0. Rank 0 combines the reports
 (``CombinedSteps``). A report contains running totals instead of differences, so the loss of a report is harmless. It
 also contains a sample of at most ``SAMPLE`` single steps. From the samples, rank 0 finds the rank that came last.
 
@@ -106,7 +106,7 @@ _FIELDS = [f.name for f in fields(Sums)]
 _SUMMED = set(_FIELDS) & set(Step._fields)
 
 
-class Sampled(NamedTuple):
+class StepSample(NamedTuple):
     """One sampled step, as reported by a rank to rank 0. Times are in ns."""
 
     number: int
@@ -129,7 +129,7 @@ def stride(steps: int) -> int:
     return every
 
 
-class Own:
+class OwnSteps:
     """Accumulated measurements of this rank's steps."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Own:
         self.completed = 0
         self.lengths: deque[int] = deque(maxlen=_REMEMBERED)
 
-    def add(self, steps: Sequence[Step]) -> list[Sampled]:
+    def add(self, steps: Sequence[Step]) -> list[StepSample]:
         """Add the measurements of new steps to the sums, and return a sample of these steps for the report."""
         warm = [step for step in steps if step.number >= WARM_UP]
         known = [*self.lengths, *(step.time for step in warm)]
@@ -151,7 +151,7 @@ class Own:
         self.lengths.extend(step.time for step in counted[-_REMEMBERED:])
         every = stride(len(steps))
         return [
-            Sampled(s.number, s.time, -1 if s.unattended else s.blocked, s.arrival)
+            StepSample(s.number, s.time, -1 if s.unattended else s.blocked, s.arrival)
             for s in warm
             if s.number % every == 0
         ]
@@ -188,7 +188,7 @@ class Pings:
 
 
 def last_arrivals(
-    steps: Mapping[int, Sampled], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
+    steps: Mapping[int, StepSample], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
 ) -> tuple[int, int] | None:
     """Find the rank that arrived last in a step, and how late it was relative to the median of the other ranks.
 
@@ -268,9 +268,9 @@ class CombinedSteps:
         self.clocks: dict[int, Clock] = {}
         self.late = Lateness(size)
         self._lately: deque[tuple[int, int] | None] = deque(maxlen=_LATELY)
-        self._waiting: OrderedDict[int, dict[int, Sampled]] = OrderedDict()
+        self._waiting: OrderedDict[int, dict[int, StepSample]] = OrderedDict()
 
-    def add(self, rank: int, host: int, completed: int, sums: Sums, sample: Iterable[Sampled]) -> None:
+    def add(self, rank: int, host: int, completed: int, sums: Sums, sample: Iterable[StepSample]) -> None:
         """Add the report of one rank.
 
         Args:

@@ -33,7 +33,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
     library = libraries.nccl(environ)
     nvtx = libraries.nvtx(environ)
     code, nccl_error = _nccl(library)
-    tried = cuda_check.try_cuda(libraries.driver(environ)) if survey.gpus and not driver_error else cuda_check.Tried()
+    tried = cuda_check.try_cuda(libraries.driver(environ)) if survey.gpus and not driver_error else cuda_check.Result()
     return DeviceReport(
         survey=survey,
         usable=visible.choices(environ, survey)[0][:1024],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from horovod.common.network.interfaces import parse_names
 from horovod.runner.command.check_build import usable
 from horovod.runner.doctor import container, devices, mpi
-from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostReport, HostResult, Measured
+from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostReport, HostResult, LinkSpeed
 
 # Connection time in seconds above which a host is reported as slow
 SLOW_CONNECT = 5.0
@@ -294,7 +294,7 @@ def speeds(results: Sequence[HostResult]) -> Iterator[Finding]:
                 yield _speed(answer, known[each.peer], report, each)
 
 
-def _speed(result: HostResult, other: HostResult, report: HostReport, each: Measured) -> Finding:
+def _speed(result: HostResult, other: HostResult, report: HostReport, each: LinkSpeed) -> Finding:
     name = f"{result.host} to {other.host} at {each.address}"
     if each.error:
         advice = "connections are possible, but data does not get through: are large packets lost (MTU)?"
@@ -310,7 +310,7 @@ def _speed(result: HostResult, other: HostResult, report: HostReport, each: Meas
     return Finding(OK, "speed", "", figures)
 
 
-def _nominal(report: HostReport, each: Measured) -> int:
+def _nominal(report: HostReport, each: LinkSpeed) -> int:
     """Return the interface's nominal speed in Mbit/s, or 0 if it is not comparable with measurements."""
     for interface in report.interfaces:
         if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:

@@ -41,7 +41,7 @@ from horovod.common.store.client import StoreClient, StoreError
 from horovod.runner.agent.workers import RESULT_FD
 from horovod.runner.command.check_build import OF_DISTRIBUTION
 from horovod.runner.doctor import container, devices, mpi
-from horovod.runner.doctor.report import HostReport, Measured, Tried
+from horovod.runner.doctor.report import ConnectionAttempt, HostReport, LinkSpeed
 
 # The functions that examine this host never raise an exception. The report explains each missing value instead.
 
@@ -229,17 +229,17 @@ def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> 
     return sock
 
 
-def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> list[Tried]:
+def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> list[ConnectionAttempt]:
     """Try to connect to each (peer, endpoint) in parallel, and return the results in the same order."""
 
-    def one(target: tuple[int, Endpoint]) -> Tried:
+    def one(target: tuple[int, Endpoint]) -> ConnectionAttempt:
         peer, endpoint = target
         try:
             dial(endpoint, key, REACH, rank, peer).close()
             outcome = ""
         except (OSError, AuthError) as error:
             outcome = describe(error)
-        return Tried(peer, endpoint.address, endpoint.interface, outcome)
+        return ConnectionAttempt(peer, endpoint.address, endpoint.interface, outcome)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(one, targets))
@@ -256,7 +256,7 @@ def describe(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).lower()
 
 
-def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
+def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> LinkSpeed:
     """Measure the median round-trip time of small messages, and the throughput of a single stream."""
     stage = "connecting"
     try:
@@ -265,12 +265,12 @@ def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
             stage = "small messages"
             round_trip = _echo(sock)
             stage = "a stream of large packets"
-            return Measured(
+            return LinkSpeed(
                 peer, endpoint.address, endpoint.interface, round_trip_us=round_trip * 1e6, gigabits=_stream(sock)
             )
     except (OSError, AuthError) as error:
         text = f"{stage}: {describe(error)}"
-        return Measured(peer, endpoint.address, endpoint.interface, error=text)
+        return LinkSpeed(peer, endpoint.address, endpoint.interface, error=text)
 
 
 def _echo(sock: socket.socket) -> float:
@@ -362,7 +362,7 @@ def _with_network(report: HostReport, env: WorkerEnv) -> HostReport:
             peers = [msgspec.msgpack.decode(value, type=_Meeting) for value in values]
             tried = _try(peers, key, env.rank)
             _, values = store.exchange("tried", env.rank, env.size, msgspec.msgpack.encode(tried), MEET_SECONDS)
-            everybodys = [msgspec.msgpack.decode(value, type=list[Tried]) for value in values]
+            everybodys = [msgspec.msgpack.decode(value, type=list[ConnectionAttempt]) for value in values]
             measured = []
             for number, round_ in enumerate(rounds(env.size, ROUNDS)):
                 for pair in round_:
@@ -374,7 +374,7 @@ def _with_network(report: HostReport, env: WorkerEnv) -> HostReport:
     return msgspec.structs.replace(report, tried=tried, measured=measured)
 
 
-def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[Tried]:
+def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[ConnectionAttempt]:
     mine = peers[rank]
     targets = [
         (number, endpoint)
@@ -386,8 +386,8 @@ def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[Tried]:
 
 
 def _measure(
-    pair: tuple[int, int], rank: int, peers: list[_Meeting], tried: list[list[Tried]], key: bytes
-) -> list[Measured]:
+    pair: tuple[int, int], rank: int, peers: list[_Meeting], tried: list[list[ConnectionAttempt]], key: bytes
+) -> list[LinkSpeed]:
     """Measure the speed of a connection between two ranks, or return an empty list if the other rank measures it.
 
     The lower rank measures, unless only the higher rank can connect.

@@ -17,7 +17,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Texts = Annotated[list[_Text], msgspec.Meta(max_length=1024)]
 
 
-class Tried(msgspec.Struct, frozen=True):
+class ConnectionAttempt(msgspec.Struct, frozen=True):
     """Result of an attempt to connect to an address of another rank.
 
     Attributes:
@@ -33,7 +33,7 @@ class Tried(msgspec.Struct, frozen=True):
     outcome: _Text
 
 
-class Measured(msgspec.Struct, frozen=True):
+class LinkSpeed(msgspec.Struct, frozen=True):
     """Measured speed of a connection to another rank.
 
     Attributes:
@@ -213,8 +213,8 @@ class HostReport(msgspec.Struct, frozen=True):
     devices: DeviceReport
     mpi: MpiReport = MpiReport()
     container: ContainerReport = ContainerReport()
-    tried: Annotated[list[Tried], msgspec.Meta(max_length=65536)] = []
-    measured: Annotated[list[Measured], msgspec.Meta(max_length=65536)] = []
+    tried: Annotated[list[ConnectionAttempt], msgspec.Meta(max_length=65536)] = []
+    measured: Annotated[list[LinkSpeed], msgspec.Meta(max_length=65536)] = []
     pairs_error: _Text = ""
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from horovod.common.contract.membership import Over, Place, Updated, encode
-from horovod.common.store.membership import EndReported, JoinRequest, MembershipControl, Met
+from horovod.common.store.membership import EndReported, JoinRequest, MembershipControl, RoundEnd
 from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Show, Spawn
 from horovod.runner.elastic.limits import Newcomers
@@ -84,7 +84,7 @@ class MembershipServer:
             self._act(Show(f"{worker}: {result.warning}"))
         self.do(self._membership.ready(message.worker, now))
 
-    def _met(self, message: Met, now: float) -> None:
+    def _met(self, message: RoundEnd, now: float) -> None:
         if message.group.startswith("init e"):
             epoch = int(message.group.removeprefix("init e"))
             if epoch in self._members:  # Ignore a message about an earlier epoch.

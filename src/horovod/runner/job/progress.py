@@ -51,7 +51,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Shown:
+class StatusUpdate:
     """Progress to show to the user.
 
     Attributes:
@@ -78,27 +78,27 @@ class Progress:
         """Return the next time at which `update` must be called even if no event arrives, or None."""
         return self._next
 
-    def update(self, now: float, state: State) -> Shown:
+    def update(self, now: float, state: State) -> StatusUpdate:
         """Return the progress to show for this state of the job."""
         phase, missing, text = self._describe(state)
         if phase != self._phase:
             self._phase, self._since = phase, now
             self._next = now + (QUIET if self._terminal else FIRST) if phase else None
         if self._next is None:
-            return Shown()
+            return StatusUpdate()
         waited = now - self._since
         sentence = f"waiting {waited:.0f} s for {text}"
         if self._terminal:
             if waited < QUIET:
-                return Shown()
+                return StatusUpdate()
             self._next = self._since + int(waited) + 1
-            return Shown(status=f"{self._bar(missing)} {sentence}")
+            return StatusUpdate(status=f"{self._bar(missing)} {sentence}")
         if now < self._next:
-            return Shown()
+            return StatusUpdate()
         self._next = self._since + FIRST
         while self._next <= now:
             self._next += self._next - self._since
-        return Shown(line=sentence)
+        return StatusUpdate(line=sentence)
 
     def _describe(self, state: State) -> tuple[str, int, str]:
         """Return the phase, the number of missing ranks, and a description of these ranks.

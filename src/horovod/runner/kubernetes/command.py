@@ -18,7 +18,7 @@ import yaml
 from horovod.runner.base.job_result import LaunchError
 from horovod.runner.kubernetes import flags, manifests, pods, request
 from horovod.runner.kubernetes.api import Api, ApiError
-from horovod.runner.kubernetes.follow import Follower, Lost
+from horovod.runner.kubernetes.follow import ConnectionLost, Follower
 from horovod.runner.kubernetes.manifests import COMPONENT, INSTANCE, LAUNCHER, MANAGED, MANAGER, selector, workers_name
 from horovod.runner.kubernetes.values import make_token
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         if action:
             return actions[action](*_parse_named(action, arguments[1:]))
         return _run(split)
-    except (ApiError, Lost) as error:
+    except (ApiError, ConnectionLost) as error:
         log(f"error: {error}")
         return 1
 
@@ -88,7 +88,7 @@ def _run(line: flags.CommandLine) -> int:
         except Interrupted as interrupt:
             code = 128 + interrupt.number
             log(f"stopped by {signal.Signals(interrupt.number).name}; deleting job {spec.name}")
-        except Lost as error:
+        except ConnectionLost as error:
             log(f"error: {error}")
             log(f"the job goes on: `horovodrun kubernetes attach {spec.name}`")
             return 1

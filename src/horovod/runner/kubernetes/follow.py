@@ -32,7 +32,7 @@ SETTLES = 1.0
 EVENTS_EVERY = 5.0  # Seconds between two queries for events while pods are missing
 
 
-class Lost(RuntimeError):
+class ConnectionLost(RuntimeError):
     """Error raised if the API server can no longer be reached. The job continues on the cluster."""
 
 
@@ -250,13 +250,13 @@ class Follower:
         `judge` must see each intermediate state, such as a terminated pod before the pod's removal.
 
         Raises:
-            Lost: If the API server cannot be reached.
+            ConnectionLost: If the API server cannot be reached.
         """
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)
             while True:
                 if isinstance(found, Unreachable):
-                    raise Lost(str(found))
+                    raise ConnectionLost(str(found))
                 if isinstance(found, ApiError):
                     raise found
                 if kind == "log":

@@ -20,7 +20,7 @@ _ARRAY = "float32"
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenData:
     """Data set that the driver has written to a store.
 
     Attributes:
@@ -66,7 +66,7 @@ def write(
     validation: float | str | None = None,
     shuffle: bool = True,
     seed: int | None = 0,
-) -> Written:
+) -> WrittenData:
     """Write columns of a DataFrame to the store, as a new data set with a random number.
 
     If ``seed`` is not None, identical rows produce identical data sets, regardless of the DataFrame's partitions and
@@ -109,7 +109,7 @@ def write(
         val = tuple(sorted(row.path for row in rows if row.validation))
         _check_rows(train, val, validation)
         settled = all_settled(columns, _combined(columns, rows))
-        made = Written(number, settled, train, val, sum(row.rows for row in rows))
+        made = WrittenData(number, settled, train, val, sum(row.rows for row in rows))
         store.wait_for([*made.train, *made.val])
     except BaseException:
         remove(store, number)
