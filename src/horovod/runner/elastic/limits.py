@@ -72,7 +72,7 @@ class Resets:
     """Counter for membership changes of an elastic job.
 
     Attributes:
-        max_size: Maximum number of changes, or None for no limit.
+        maximum: Maximum number of changes, or None for no limit.
         count: Number of changes so far.
     """
 

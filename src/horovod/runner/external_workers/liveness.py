@@ -194,7 +194,7 @@ _CLOSE = 5.0
 class LivenessServer(ThreadedServer):
     """Driver side of all liveness connections. A thread serves them until `close` is called.
 
-    When a worker's connection closes or breaks, the thread calls ``gone`` with the worker's number and an empty string.
+    When a worker's connection closes or breaks, the thread calls ``on_exit`` with its number and an empty string.
     If a worker is silent, the string describes the silence. The thread then closes the connection, so that the worker
     exits if it continues.
     """

@@ -111,7 +111,7 @@ class LogReader(threading.Thread):
     """Thread that prints each line of the launcher pod's output exactly once.
 
     At the end of the output, it puts ``("log", None)`` into `inbox`. If the API server forbids reading the log, the
-    thread first calls `say` to report this.
+    thread first calls `log` to report this.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ def _launchers(found: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class Follower:
-    """Monitor for one job. It calls `say` with messages for the user."""
+    """Monitor for one job. It calls `log` with messages for the user."""
 
     def __init__(
         self, api: Api, name: str, log: Callable[[str], None], write: Callable[[bytes], None] = write_line

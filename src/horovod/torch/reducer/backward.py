@@ -53,7 +53,7 @@ class Reducer(Protocol):
     def begin(self, *, sole_reducer: bool) -> None:
         """Submit all of this rank's gradients and its readiness message without blocking.
 
-        ``alone`` is True if no other reducer submits gradients in this pass.
+        ``sole_reducer`` is True if no other reducer submits gradients in this pass.
         """
 
     def submit_missing(self, seconds: float) -> bool:
