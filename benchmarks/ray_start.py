@@ -91,7 +91,7 @@ def cluster(workers: int) -> tuple[Cluster, Any]:
 
 
 def start(runs: int, workers: int) -> None:
-    cluster_, _ = cluster(workers)
+    bed, _ = cluster(workers)
     rays, horovod_times, loads = [], [], []
     # Warm up, so that files are cached when the measurement starts.
     by_ray(workers), by_horovod(workers)
@@ -101,7 +101,7 @@ def start(runs: int, workers: int) -> None:
             values.append(measure(workers))
             loads.append(os.getloadavg()[0])
     ray.shutdown()
-    cluster_.shutdown()
+    bed.shutdown()
     beyond = [horovod - its for horovod, its in zip(horovod_times, rays, strict=True)]
     print(f"start, {workers} workers, s (median of {runs}, least to most), at a load of {_range(loads)}:")
     for name, values in (("Ray alone", rays), ("to the first allreduce", horovod_times), ("beyond Ray's own", beyond)):
@@ -131,7 +131,7 @@ def steps() -> None:
 
 
 def kill_one() -> tuple[float, float]:
-    cluster_, victim = cluster(4)
+    bed, victim = cluster(4)
     try:
         losses: list[dict[str, float]] = []
         settings = ElasticRayExecutor.create_settings(min_num_proc=2, num_proc=4, elastic_timeout=60, verbose=0)
@@ -150,7 +150,7 @@ def kill_one() -> tuple[float, float]:
         return last - killed, again - killed
     finally:
         ray.shutdown()
-        cluster_.shutdown()
+        bed.shutdown()
 
 
 def kill(kills: int) -> None:

@@ -125,8 +125,8 @@ def with_mpi4py(folder: str) -> dict[str, str]:
 def as_mpirun(folder: Path, *command: str | Path) -> str:
     """Return a PATH on which mpirun is this command, by a script in a new folder."""
     folder.mkdir()
-    command_ = " ".join(f'"{argument}"' for argument in command)
-    (folder / "mpirun").write_text(f'#!/bin/sh\nexec {command_} "$@"\n')
+    line = " ".join(f'"{argument}"' for argument in command)
+    (folder / "mpirun").write_text(f'#!/bin/sh\nexec {line} "$@"\n')
     (folder / "mpirun").chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
 

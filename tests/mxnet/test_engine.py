@@ -82,8 +82,8 @@ def test_arrays_in_the_order_of_onednn():
     hvd.broadcast_parameters(net.collect_params(), root_rank=1)
     weights = [param.data().asnumpy() for _, param in sorted(net.collect_params().items())]
     for other in hvd.allgather_object(weights):
-        for own, others in zip(weights, other, strict=True):
-            np.testing.assert_array_equal(own, others)
+        for own, twin in zip(weights, other, strict=True):
+            np.testing.assert_array_equal(own, twin)
     # An image that is the direct output of a convolution.
     image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
     expected = np.sum(hvd.allgather_object(image.copy().asnumpy()), 0)

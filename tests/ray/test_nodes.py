@@ -73,8 +73,8 @@ def test_workers_colocated_on_nodes_and_one_node_lost(nodes):
     try:
         reports = executor.run(functions.ranks)
         assert [one[:2] for one in reports] == [(rank, 4) for rank in range(4)]
-        nodes_ = executor.execute(lambda _: __import__("ray").get_runtime_context().get_node_id())
-        assert {nodes_.count(node.node_id) for node in added} == {2}
+        node_ids = executor.execute(lambda _: __import__("ray").get_runtime_context().get_node_id())
+        assert {node_ids.count(node.node_id) for node in added} == {2}
         call = Call(lambda: executor.run(_steps))
         time.sleep(1.0)
         killed = time.monotonic()
@@ -82,7 +82,7 @@ def test_workers_colocated_on_nodes_and_one_node_lost(nodes):
         with pytest.raises(WorkerError, match=r"rank \d on host .*: its process has died") as caught:
             call.result(60)
         assert time.monotonic() - killed < 50
-        assert nodes_[caught.value.rank] == added[1].node_id
+        assert node_ids[caught.value.rank] == added[1].node_id
     finally:
         executor.shutdown()
 

@@ -26,8 +26,8 @@ def _steps(rank_asked: int, number: int, own_handler: bool) -> tuple[list[bool],
         assert hvd.max_size() == hvd.size()
         return decisions, called, ""
     finally:
-        for signal_, handler in stopping._before.items():
-            signal.signal(signal_, handler)
+        for signum, handler in stopping._before.items():
+            signal.signal(signum, handler)
         stopping._before.clear()
         stopping.listens = False
         stopping.received = 0

@@ -115,8 +115,8 @@ def sys(tmp_path):
         folder = tmp_path / "devices" / way
         folder.mkdir(parents=True)
         name = way.rsplit("/", 1)[1]
-        files_ = {"numa_node": f"{node}\n", "local_cpulist": "0-3,8-11\n" if node == 0 else "4-7\n", **files}
-        for file, text in files_.items():
+        content = {"numa_node": f"{node}\n", "local_cpulist": "0-3,8-11\n" if node == 0 else "4-7\n", **files}
+        for file, text in content.items():
             (folder / file).write_text(text)
         (tmp_path / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
         (tmp_path / "bus/pci/devices" / name).symlink_to(os.path.relpath(folder, tmp_path / "bus/pci/devices"))

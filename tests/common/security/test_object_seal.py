@@ -24,9 +24,9 @@ def opened(seals, data, operation=NAME, rank=1, ranks=WORLD, part="object", fron
 @pytest.mark.parametrize("data", [b"", b"object", b"x" * 100_000])
 def test_sealed_objects_are_opened(data):
     sender, receiver = Seals(KEY), Seals(KEY)
-    data_ = sealed(sender, data)
-    assert len(data_) == len(data) + sender.overhead
-    assert opened(receiver, data_) == data
+    box = sealed(sender, data)
+    assert len(box) == len(data) + sender.overhead
+    assert opened(receiver, box) == data
     assert opened(Seals(b""), sealed(Seals(b""), data)) == data
     assert Seals(b"").overhead == 0
 

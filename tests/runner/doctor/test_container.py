@@ -23,10 +23,8 @@ def inside(shm_free=8 << 30, memory_available=60 << 30, devices=None, **changes)
 
 
 def found(*reports, slots=2):
-    reports_ = [
-        reply(name, rank, slots, report) for rank, (name, report) in enumerate(zip("ab", reports, strict=False))
-    ]
-    return [one for check in container.CHECKS for one in problems(reports_, check)]
+    replies = [reply(name, rank, slots, report) for rank, (name, report) in enumerate(zip("ab", reports, strict=False))]
+    return [one for check in container.CHECKS for one in problems(replies, check)]
 
 
 SMALL = "/dev/shm has 64 MiB left of 64, for "
@@ -76,8 +74,8 @@ OTHERS = {"ipc": "ipc:[2]", "pid": "pid:[2]", "mnt": "mnt:[2]"}
 def test_cuda_ipc_is_reported_only_with_gpus(gpus, spaces, spoken_of):
     devices = DeviceReport(msgspec.structs.replace(SURVEY, gpus=gpus))
     reports = [inside(machine="m", spaces=each, devices=devices) for each in (SPACES, spaces)]
-    reports_ = [reply("a", 0, 1, reports[0]), reply("b", 1, 1, reports[1])]
-    (finding,) = container.neighbours(reports_)
+    replies = [reply("a", 0, 1, reports[0]), reply("b", 1, 1, reports[1])]
+    (finding,) = container.neighbours(replies)
     assert ("--ipc=host" in finding.advice) is spoken_of
 
 

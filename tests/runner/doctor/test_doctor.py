@@ -282,9 +282,9 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def server():
-    server_ = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
-    server = probe.Server(server_, KEY, 1)
-    yield server_.endpoints[0]
+    listeners = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
+    server = probe.Server(listeners, KEY, 1)
+    yield listeners.endpoints[0]
     server.close()
 
 

@@ -198,8 +198,8 @@ class Cluster:
             environ[each["name"]] = self.value(each, pod).replace("$$", "$")
         if INDEX in pod["metadata"]["annotations"]:
             environ["JOB_COMPLETION_INDEX"] = pod["metadata"]["annotations"][INDEX]
-        command_ = [argument.replace("$$", "$") for argument in container["command"]]  # commands here never use $(NAME)
-        command = [sys.executable if argument == "python" else argument for argument in command_]
+        argv = [argument.replace("$$", "$") for argument in container["command"]]  # commands here never use $(NAME)
+        command = [sys.executable if argument == "python" else argument for argument in argv]
         if "--launcher" in command:  # the answer of the cluster's DNS for the service
             command[command.index("--launcher") + 1] = self.address
         with open(self.log_of(name), "wb") as log:

@@ -164,7 +164,7 @@ class Running:
     def stepped(self, size, after=0.0, seconds=120):
         """Return the first time after the given one at which so many ranks took a step."""
         return until(
-            lambda: min((at for at, _, _, size_ in self.steps() if size_ == size and at > after), default=None),
+            lambda: min((at for at, _, _, ranks in self.steps() if ranks == size and at > after), default=None),
             seconds,
             f"a step of {size} ranks in:\n{self.text[-4000:]}",
         )

@@ -66,19 +66,19 @@ def test_names_owners_and_labels():
 
 def test_rank_pods_get_requested_resources_and_the_launcher_few():
     launcher, _, service, workers = objects(*FULL)
-    spec, container_ = workers["spec"]["template"]["spec"], container(workers)
+    spec, worker = workers["spec"]["template"]["spec"], container(workers)
     resources = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}
-    assert container_["resources"] == {"limits": resources, "requests": resources}
+    assert worker["resources"] == {"limits": resources, "requests": resources}
     assert container(launcher)["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
     assert {"name": "horovod-shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in spec["volumes"]
-    assert {"name": "horovod-shm", "mountPath": "/dev/shm"} in container_["volumeMounts"]
-    assert {"name": "horovod-volume-0", "mountPath": "/data", "readOnly": True} in container_["volumeMounts"]
-    assert {"name": "A", "value": "b"} in container_["env"]
+    assert {"name": "horovod-shm", "mountPath": "/dev/shm"} in worker["volumeMounts"]
+    assert {"name": "horovod-volume-0", "mountPath": "/data", "readOnly": True} in worker["volumeMounts"]
+    assert {"name": "A", "value": "b"} in worker["env"]
     assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"pool": "gpu"}, "high")
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("runner", False)
     assert (spec["terminationGracePeriodSeconds"], spec["restartPolicy"]) == (90, "Never")
-    assert container_["workingDir"] == "/app"
+    assert worker["workingDir"] == "/app"
     assert service["metadata"]["namespace"] == "ml"
     assert workers["spec"]["template"]["metadata"]["annotations"] == {"x/y": "z"}
     assert launcher["spec"]["template"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"

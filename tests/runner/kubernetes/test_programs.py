@@ -23,8 +23,8 @@ def orders(*rest, port="41000", slots="1"):
 
 
 def test_flags_of_the_job_reach_its_settings():
-    orders_ = orders("--", "-np", "4", "--fusion-threshold-mb", "2", "--", "python", "train.py", "--", "x", slots="2")
-    settings, options = launcher.settings(orders_, {})
+    parsed = orders("--", "-np", "4", "--fusion-threshold-mb", "2", "--", "python", "train.py", "--", "x", slots="2")
+    settings, options = launcher.settings(parsed, {})
     assert settings.command == ["python", "train.py", "--", "x"]
     assert [slot.local_size for slot in settings.slots] == [2] * 4
     assert settings.variables["HOROVOD_FUSION_THRESHOLD"] == str(2 << 20)
@@ -32,8 +32,8 @@ def test_flags_of_the_job_reach_its_settings():
 
 
 def test_elastic_jobs_have_only_their_pods_as_hosts():
-    orders_ = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
-    settings, options = launcher.settings(orders_, {})
+    parsed = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
+    settings, options = launcher.settings(parsed, {})
     assert (settings.elastic.start, settings.elastic.least, settings.elastic.max_np) == (2, 1, 4)
     assert settings.elastic.hosts == ()
     assert options.start_timeout == 9
@@ -101,8 +101,8 @@ def test_launcher_without_pods_times_out():
         "--",
     ]
     environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
-    command_ = [*command, "-np", "2", "--start-timeout", "1", "--", "true"]
-    done = subprocess.run(command_, env=environ, capture_output=True, text=True, timeout=40)
+    argv = [*command, "-np", "2", "--start-timeout", "1", "--", "true"]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=40)
     assert done.returncode == 1
     assert "error: waited 1 s for 2 ranks to start and call the launcher, 0 have." in done.stderr
     assert "`horovodrun kubernetes status` say what keeps the others" in done.stderr

@@ -114,11 +114,11 @@ def test_functions_run_by_the_interpreter_of_their_host(fake, python_there, monk
 
     hostfile = fake / "hosts"
     hostfile.write_text(f"localhost slots=1\nred.test slots=1 python={python_there}\n")
-    here, remote_ = sys.executable, str(python_there)
-    assert horovod.run(interpreter, num_proc=2, hostfile=str(hostfile)) == [here, remote_]
-    monkeypatch.setenv("HOROVOD_REMOTE_PYTHON", remote_)
+    here, other = sys.executable, str(python_there)
+    assert horovod.run(interpreter, num_proc=2, hostfile=str(hostfile)) == [here, other]
+    monkeypatch.setenv("HOROVOD_REMOTE_PYTHON", other)
     names = "localhost:1,red.test:1"
-    assert horovod.run(interpreter, num_proc=2, hosts=names) == [here, remote_]
+    assert horovod.run(interpreter, num_proc=2, hosts=names) == [here, other]
     assert horovod.run(interpreter, num_proc=2, hosts=names, executable=here) == [here, here]
 
 

@@ -34,8 +34,8 @@ def batch(begin, end, width=3):
 
 def write(tmp_path, batches, folders=2, columns=COLUMNS):
     names = [f"{tmp_path}/{name}" for name in ("train", "val")][:folders]
-    batches_ = (one if folders == 2 else one.select(["c0", "c1", "c2"]) for one in batches)
-    (part,) = write_part(batches_, LocalStore(tmp_path), names, columns, 7)
+    frames = (one if folders == 2 else one.select(["c0", "c1", "c2"]) for one in batches)
+    (part,) = write_part(frames, LocalStore(tmp_path), names, columns, 7)
     return part.to_pylist()
 
 

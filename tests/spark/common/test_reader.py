@@ -27,17 +27,17 @@ def table_of(folder, **columns):
 def test_ranks_share_rows_in_equal_steps(tmp_path, rows, ranks):
     table = table_of(write_numbers(tmp_path / "train", rows, files=2))
     for epoch in range(3):
-        rows_ = []
+        by_rank = []
         for rank in range(ranks):
             batches = Batches(pickle.loads(pickle.dumps(table)), 8, True, 5, rank, ranks)
-            rows_.append(list(batches.epoch(epoch)))
-            assert len(rows_[-1]) == len(batches) == table.steps(ranks, 8)
-        sizes = {tuple(len(batch["id"]) for batch in own) for own in rows_}
+            by_rank.append(list(batches.epoch(epoch)))
+            assert len(by_rank[-1]) == len(batches) == table.steps(ranks, 8)
+        sizes = {tuple(len(batch["id"]) for batch in own) for own in by_rank}
         assert len(sizes) == 1
-        seen = np.concatenate([batch["id"] for own in rows_ for batch in own])
+        seen = np.concatenate([batch["id"] for own in by_rank for batch in own])
         assert sorted(set(seen.tolist())) == list(range(rows))
         assert len(seen) == -(-rows // ranks) * ranks
-        for own in rows_:
+        for own in by_rank:
             for batch in own:
                 assert (batch["x"][:, 1] == 2 * batch["id"]).all()
     orders = [[batch["id"].tolist() for batch in Batches(table, 8, True, 5).epoch(epoch)] for epoch in range(2)]
