@@ -28,7 +28,7 @@ ProgressLock::ProgressLock(Driver* driver, Observers* observers, ThreadWaker* wa
 void ProgressLock::run() {
   // Set the floating-point mode, because a thread inherits the mode of its creator.
   const DefaultFloatMode floats;
-  mutex_.lock();
+  lock_for_thread();
   while (!stopping()) {
     const bool moved = driver_->step(false);
     watchdog_->start_if_needed();
@@ -42,7 +42,16 @@ void ProgressLock::stop() {
   waker_->notify();
 }
 
+void ProgressLock::lock_for_thread() {
+  thread_waits_.store(true, std::memory_order_relaxed);
+  mutex_.lock();
+  thread_waits_.store(false, std::memory_order_relaxed);
+}
+
 bool ProgressLock::drive(Operation& op, Deadline deadline) {
+  // Let the engine's thread take the lock first if it waits. A program that calls one operation after another would
+  // otherwise take the lock again before the woken thread runs, and each operation would wake it for nothing.
+  if (thread_waits_.load(std::memory_order_relaxed)) ::sched_yield();
   if (!mutex_.try_lock() && !lock_soon(op)) return op.done();
   // While this caller runs the progress loop, peers must not wake the engine's thread. Write the sleep state only if it changes, because
   // peers read it several times per operation.
@@ -146,7 +155,7 @@ void ProgressLock::park() {
   rest_ = seconds;
   mutex_.unlock();
   ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
-  mutex_.lock();
+  lock_for_thread();
   parked_ = false;
   observers_->notify(&Observer::awake);
   waker_->set_sleep_state(SleepState::awake);

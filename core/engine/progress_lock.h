@@ -68,6 +68,7 @@ class ProgressLock {
   }
 
  private:
+  void lock_for_thread();
   bool lock_soon(const Operation& op);
   bool doze(Operation& op, Deadline deadline);
   void park();
@@ -75,6 +76,8 @@ class ProgressLock {
   bool stopping() const { return stop_.load(std::memory_order_seq_cst); }
 
   std::mutex mutex_;
+  // True while the engine's thread waits for the lock.
+  std::atomic<bool> thread_waits_{false};
   // The following members are accessed only while holding the lock.
   Driver* driver_;
   Observers* observers_;
