@@ -25,6 +25,9 @@ class Backend {
   // Reduce the concatenation of `segments` over all ranks of the comm, then scale the result. `op` is sum, min, max or
   // product. For floats on a power of two ranks, it can also be adasum, which treats each segment separately.
   virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
+  // Store this rank's data of the next allreduce() where other ranks read them, before it is certain that the allreduce runs. Return false
+  // if nothing was stored. If the allreduce does not run, the caller calls NodeGroup::withdraw().
+  virtual bool stage_allreduce(Comm&, const Segments&, DType) { return false; }
   // Sum float32 values, which are compressed for the transfer between ranks. For `residuals`, see collectives/collectives.h.
   virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;
   // True if the engine can run this allreduce as a guarded allreduce (collectives/guarded.h): recursive doubling that

@@ -42,6 +42,10 @@ class HostBackend final : public Backend {
     return {};
   }
 
+  bool stage_allreduce(Comm& c, const Segments& s, DType d) override {
+    return c.node && pick(Collective::allreduce, c, d, s.total * size_of(d)) == Algorithm::shm && stage_allreduce_shm(c, s, d);
+  }
+
   // Use one algorithm for every size, because rounding must not depend on fusion.
   Status allreduce_compressed(Comm& c, const Segments& s, std::span<float* const> residuals, WireFormat format,
                               const Scale& scale) override {

@@ -36,6 +36,8 @@ class Job {
         large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
+  // Store this rank's data of the direct algorithm's first round.
+  void stage_direct(const SubBuffers& subs) { copy_in(subs.at(node_.me(), 0), 0, std::min(subs.bytes / element_, data_.total)); }
   // Run the sliced algorithm. If only some ranks have their tensors in arenas, set `*mixed` to true and do nothing else.
   Status sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed);
 
@@ -92,7 +94,7 @@ Status Job::direct(const SubBuffers& subs) {
     });
     return {};
   };
-  return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
+  return run_rounds(node_, ceil_div(data_.total, step), subs.stage.published, stage_in, take_out);
 }
 
 // Reduce this rank's slice of a round: elements [first, first + count) of the data. In each rank's sub-buffer, the slice begins at element
@@ -213,6 +215,11 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
   return {};
 }
 
+// True if the direct algorithm reduces this amount of data.
+bool is_direct(const Comm& comm, const Segments& data, DType d) {
+  return data.total * size_of(d) <= 2 * comm.tuning.direct_bytes / static_cast<size_t>(comm.node->size());
+}
+
 void alone(const Segments& data, DType d, const Scale& s) {
   for (const Segments::Piece& piece : data.pieces) {
     if (!piece.out) continue;
@@ -222,6 +229,20 @@ void alone(const Segments& data, DType d, const Scale& s) {
 }
 
 }  // namespace
+
+bool stage_allreduce_shm(Comm& comm, const Segments& data, DType d) {
+  if (comm.size == 1 || data.total == 0 || !is_direct(comm, data, d)) return false;
+  NodeGroup::Stage stage;
+  if (!comm.node->begin_early(&stage)) return false;
+  const SubBuffers subs(stage, kDepth);
+  if (!subs.check(1).ok()) {
+    comm.node->withdraw();
+    return false;
+  }
+  Job(comm, data, d, ReduceOp::sum, {}).stage_direct(subs);
+  comm.node->publish_early();
+  return true;
+}
 
 Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, const Scale& s) {
   if (data.total == 0) return {};
@@ -233,14 +254,13 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   NodeGroup::Stage stage;
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   Job job(comm, data, d, op, s);
-  const size_t members = node.size();
-  if (data.total * size_of(d) <= 2 * comm.tuning.direct_bytes / members) {
+  if (is_direct(comm, data, d)) {
     const SubBuffers subs(stage, kDepth);
     HVD_RETURN_IF_ERROR(subs.check(1));
     return job.direct(subs);
   }
   const SubBuffers subs(stage, kSlicedDepth, sizeof(ArenaOffsets));
-  HVD_RETURN_IF_ERROR(subs.check(members));
+  HVD_RETURN_IF_ERROR(subs.check(node.size()));
   bool mixed = false;
   HVD_RETURN_IF_ERROR(job.sliced(subs, arena_offsets_of(node, data, size_of(d)), &mixed));
   if (!mixed) return {};

@@ -35,6 +35,9 @@ Function* implementation(const Implementation<Function> (&table)[kCount], Algori
 // Allreduce over shared memory (comm.node). It works directly on the memory of the tensors, without packing them. The
 // function selects one of several algorithms by size.
 Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
+// Store this rank's data of the next allreduce_shm() in shared memory and publish them, before it is certain that the
+// allreduce runs. Return false, with nothing changed, if the data are too large or the memory is still in use.
+bool stage_allreduce_shm(Comm&, const Segments&, DType);
 
 // Allreduce over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32.
 using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);

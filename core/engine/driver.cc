@@ -54,7 +54,7 @@ uint64_t cpu_ns() {
 
 bool Driver::step(bool flush) {
   // Measure only every kTimed-th turn, because reading the clock takes long compared with an operation of 300 ns.
-  constexpr uint64_t kTimed = 64;
+  constexpr uint64_t kTimed = 251;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
   in_collectives_ = 0;

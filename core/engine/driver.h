@@ -119,6 +119,7 @@ class Driver {
   void adopt(const Response& response);
   void apply_retuning();
   bool run_schedule();
+  void stage_next(const Submissions::Progress& progress);
   bool run_bucket();
   enum class Vote { idle, decided, ended };
   Vote vote(const Submissions::Progress& progress, bool* moved);
@@ -205,6 +206,12 @@ class Driver {
   RecentRequests recent_;
   // Message that ends a schedule, kept until this rank enters the schedule.
   std::optional<Revoked> early_revoked_;
+
+  // For each bucket of the schedule, true if its data may be staged early, before all ranks are ready for it.
+  std::vector<bool> may_stage_;
+  // Group in which the next bucket's data are staged, or null.
+  NodeGroup* staged_in_ = nullptr;
+  std::vector<Operation*> staged_operations_;
 
   // Description of the operation being executed, for error messages.
   std::string busy_;

@@ -60,6 +60,8 @@ void Driver::adopt(const Response& response) {
   ++epoch_;
   observers_->notify(&Observer::schedule_begun, *schedule);
   auto cursor = std::make_unique<ScheduleCursor>(schedule, std::move(requests));
+  may_stage_.clear();
+  for (const auto& bucket : schedule->buckets) may_stage_.push_back(bucket.parts.size() == 1 && Executor::may_stage(bucket.parts.front()));
   schedule_sync_ = std::make_unique<ScheduleSync>(schedule, std::move(members), &connections_, &control_);
   std::vector<OperationPtr> unanswered = std::move(to_request_);
   to_request_.clear();
@@ -101,6 +103,7 @@ bool Driver::run_schedule() {
   bool moved = false;
   for (;;) {
     const Submissions::Progress p = submissions_->progress();
+    stage_next(p);
     schedule_sync_->publish(p.ready);
     if ((p.deviated || schedule_sync_->leaving_elsewhere())) schedule_sync_->revoke(p.stuck);
     uint64_t final_position;
@@ -120,6 +123,16 @@ bool Driver::run_schedule() {
   }
 }
 
+// Stage this rank's data of the next bucket before publishing that this rank is ready for it. A rank that then sees that
+// all ranks are ready finds their data staged, and need not wait a second time.
+void Driver::stage_next(const Submissions::Progress& p) {
+  if (staged_in_ || p.deviated || p.ready <= p.executed || p.ready == kNoPart || !may_stage_[p.executed % may_stage_.size()]) return;
+  if (!schedule_sync_->shared() || !schedule_sync_->must_publish(p.ready)) return;
+  const Response& response = submissions_->peek_bucket(&staged_operations_)->parts.front();
+  Comm* comm = connections_.comm(response.set);
+  if (comm && executor_.stage_early(response, staged_operations_)) staged_in_ = comm->node;
+}
+
 bool Driver::run_bucket() {
   // A departed rank takes no part in this bucket or any later one, so do not execute them even if they are ready.
   if (departure_complete()) {
@@ -131,6 +144,7 @@ bool Driver::run_bucket() {
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
+  staged_in_ = nullptr;
   if (!connections_.comm(bucket->set())) return true;
   in_bucket_ = bucket;
   const Status status = carry_out(*bucket, ops, &keep);
@@ -168,6 +182,9 @@ void Driver::leave_schedule(uint64_t final_position) {
     if (!run_bucket()) return;
   }
   if (submissions_->progress().ready == kNoPart) executed_ += final_position;
+  // Withdraw the data of a bucket that does not run, before this rank takes part in negotiation again.
+  if (staged_in_) staged_in_->withdraw();
+  staged_in_ = nullptr;
   const size_t buckets = std::max<size_t>(1, submissions_->buckets());
   to_request_ = submissions_->end_schedule();
   observers_->notify(&Observer::schedule_ended, schedule_sync_->schedule(), final_position);

@@ -21,6 +21,11 @@ class Executor {
   // An error ends the job.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
+  // Store this rank's contribution to an allreduce in shared memory before it is certain that the allreduce runs, so that other ranks need
+  // not wait for it later. Return false if nothing was stored. It never is if may_stage() is false.
+  static bool may_stage(const Response& response);
+  bool stage_early(const Response& response, const std::vector<Operation*>& operations);
+
   // The steps of a guarded allreduce (engine/schedule_sync.h) before and after the reduction. stage() writes this rank's contribution to
   // `values`: staged_count() elements of the accumulation type. deliver() distributes the reduced values. For a barrier, there are no
   // values, and deliver() only notifies the observers.

@@ -1,5 +1,5 @@
-// The steps of a guarded allreduce before and after the reduction. They match those of allreduce() and the backend in order and types, so
-// the results are bitwise identical.
+// The early staging of an allreduce, and the steps of a guarded allreduce before and after the reduction. The latter match those of
+// allreduce() and the backend in order and types, so the results are bitwise identical.
 #include <cstring>
 
 #include "collectives/reduce.h"
@@ -19,6 +19,28 @@ size_t Executor::staged_count(const Response& r) const {
   size_t total = 0;
   for (const auto& shape : r.shapes) total += elements_of(shape);
   return total;
+}
+
+bool Executor::may_stage(const Response& r) {
+  // Maximum size in bytes. The direct algorithm for small data has a lower limit.
+  constexpr size_t kMax = 64u << 10;
+  if (r.kind != Kind::allreduce || r.device != DeviceKind::host || r.across_hosts || r.op == ReduceOp::adasum) return false;
+  if (r.wire != WireFormat::none || r.prescale != 1.0 || sums_exactly(r)) return false;
+  size_t total = 0;
+  for (const auto& shape : r.shapes) total += elements_of(shape);
+  return total > 0 && total * size_of(r.dtype) <= kMax;
+}
+
+bool Executor::stage_early(const Response& r, const std::vector<Operation*>& ops) {
+  pieces_.clear();
+  size_t total = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (!ops[i]) return false;
+    const size_t count = elements_of(r.shapes[i]);
+    total += count;
+    pieces_.push_back({ops[i]->in, ops[i]->out, count});
+  }
+  return backend_->stage_allreduce(*connections_->comm(r.set), {pieces_, total}, r.dtype);
 }
 
 void Executor::stage(const Response& r, const std::vector<Operation*>& ops, std::byte* values) {

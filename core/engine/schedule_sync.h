@@ -33,6 +33,7 @@ class ScheduleSync {
   uint64_t id() const { return schedule_->id; }
   const Schedule& schedule() const { return *schedule_; }
   bool guarded() const { return mode_ == Mode::guarded; }
+  bool shared() const { return mode_ == Mode::shared; }
   // Publish that this rank is ready for all positions below `position`.
   void publish(uint64_t position);
   // True if every rank of the set is ready, so that the bucket at `position` can start.

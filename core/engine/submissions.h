@@ -95,7 +95,7 @@ class Submissions {
   // Take the operations of the next bucket, with null for entries in which this rank takes no part. `keep` becomes their owner.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
   // Get the operations of the next bucket, but leave them in the schedule, which can end before this rank executes the bucket.
-  const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
+  const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations);
   // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank, waiting longer
   // cannot help: leave the schedule or release the group. For a device operation, check the host operations that carry it out, once all of
   // them are submitted. `impatient` means that other ranks might never submit the operation, which only negotiation can detect. Return true

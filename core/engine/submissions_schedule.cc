@@ -100,12 +100,11 @@ const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operat
   return &bucket;
 }
 
-const Schedule::Bucket* Submissions::peek_bucket(std::vector<Operation*>* operations) const {
+const Schedule::Bucket* Submissions::peek_bucket(std::vector<Operation*>* operations) {
   std::lock_guard lock(mutex_);
-  std::vector<void*> tokens;
-  const Schedule::Bucket& bucket = cursor_->peek(&tokens);
+  const Schedule::Bucket& bucket = cursor_->peek(&tokens_);
   operations->clear();
-  for (void* token : tokens) operations->push_back(static_cast<Operation*>(token));
+  for (void* token : tokens_) operations->push_back(static_cast<Operation*>(token));
   return &bucket;
 }
 

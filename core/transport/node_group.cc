@@ -16,6 +16,11 @@ NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t ge
 }
 
 Status NodeGroup::begin(Stage* stage) {
+  if (early_) {
+    early_ = false;
+    set_up(stage);
+    return {};
+  }
   half_ = static_cast<int>(operations_++ & 1);
   auto& use = ledger_->half[half_];
   if (use.done) {
@@ -27,10 +32,32 @@ Status NodeGroup::begin(Stage* stage) {
     use.done = 0;
   }
   base_ = own_;
+  set_up(stage);
+  return {};
+}
+
+void NodeGroup::set_up(Stage* stage) {
   const size_t bytes = segment_->spec().staging_bytes / 2;
   for (int m = 0; m < size(); ++m) staging_[m] = segment_->staging(locals_[m]) + half_ * bytes;
-  *stage = {staging_.data(), bytes};
-  return {};
+  *stage = {staging_.data(), bytes, own_ - base_};
+}
+
+bool NodeGroup::begin_early(Stage* stage) {
+  const auto& use = ledger_->half[operations_ & 1];
+  const auto in_use = [&](const SetLine* line) { return line->finished.load(std::memory_order_seq_cst) < use.done; };
+  if (use.done && std::any_of(use.lines->begin(), use.lines->end(), in_use)) return false;
+  (void)begin(stage);
+  early_ = true;
+  return true;
+}
+
+void NodeGroup::publish_early() { (*lines_)[me_]->progress.store(++own_, std::memory_order_seq_cst); }
+
+void NodeGroup::withdraw() {
+  early_ = false;
+  own_ = base_;
+  --operations_;
+  (*lines_)[me_]->progress.store(own_, std::memory_order_seq_cst);
 }
 
 void NodeGroup::publish() {

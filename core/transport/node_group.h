@@ -78,9 +78,18 @@ class NodeGroup {
     std::byte* const* staging;
     // Size in bytes of each rank's staging memory.
     size_t bytes;
+    // Number of stages (0 or 1) that this rank has already published, by publish_early().
+    size_t published = 0;
   };
   // Start a collective and get the staging memory for it.
   Status begin(Stage* stage);
+  // Start the next collective before it is certain that all ranks run it. Return false, without waiting, if a rank still uses the staging
+  // memory. Otherwise, the caller stores the data of the first stage and calls publish_early(), which wakes no rank. The next begin() then
+  // returns the same memory. If the collective does not run after all, the caller calls withdraw() before this rank takes part in another
+  // collective of the group.
+  bool begin_early(Stage* stage);
+  void publish_early();
+  void withdraw();
   // Publish a finished stage. Ranks that see the counter also see all earlier stores of this rank. Ranks that sleep until the stage are
   // woken.
   void publish();
@@ -105,6 +114,7 @@ class NodeGroup {
 
  private:
   void wake_members() const;
+  void set_up(Stage* stage);
 
   std::shared_ptr<Segment> segment_;
   std::vector<int> locals_;
@@ -120,6 +130,8 @@ class NodeGroup {
   uint64_t own_ = 0;
   uint64_t operations_ = 0;
   int half_ = 0;
+  // True from begin_early() until begin() or withdraw().
+  bool early_ = false;
   StoreChoice stores_;
   std::vector<std::byte*> staging_;
 };

@@ -100,6 +100,21 @@ TEST_CASE("rank 0 changes the fusion threshold and the tuning while steps run: e
   });
 }
 
+TEST_CASE("data staged for a bucket that does not run are withdrawn") {
+  everywhere([](Program& p) {
+    for (int round = 0; round < 4; ++round) {
+      for (int s = 0; s < 8; ++s) p.equal(p.sum("x", s), s * p.size, "repeated");
+      // Rank 0 stages "x" and waits. The other ranks leave the schedule, and "y" is the next operation of the group.
+      TaskPtr x = p.rank ? nullptr : p.sum_async("x", 1000);
+      if (p.rank == 0) p.expect(!x->op->sleep_until(Deadline::after(2e-3)) || p.size == 1, "ran alone");
+      p.equal(p.sum("y", p.rank + 1, 50), total(p.size), "other data of the same size class");
+      if (p.rank) x = p.sum_async("x", 2000);
+      p.wait(*x);
+      p.equal(x->at<int32_t>(0), 1000 + 2000 * (p.size - 1), "staged data");
+    }
+  });
+}
+
 TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is reported") {
   for (Layout layout : kLayouts) {
     std::mutex mutex;
