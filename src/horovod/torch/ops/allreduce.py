@@ -15,6 +15,7 @@ from horovod.common.training_loop.weights import check_weight, check_weighted_op
 from horovod.torch.compression import Compression
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.arrays import call, is_foreign
+from horovod.torch.ops.handles import run_again
 from horovod.torch.ops.repeats import create, put_back, start, take
 from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id
 from horovod.torch.ops.tracing import state as _profiler
@@ -213,6 +214,9 @@ def allreduce_(
         NotImplementedError: If ``allreduce`` would raise it.
         HorovodInternalError: If ``allreduce`` would raise it.
     """
+    # Try this first, because calls of Python functions and checks of arguments take longer than a small allreduce.
+    if average is None and run_again(name, tensor, tensor, op, prescale_factor, postscale_factor, process_set):
+        return tensor
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     _run(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -229,9 +233,7 @@ def _run(
     postscale: float,
     process_set: ProcessSet,
 ) -> None:
-    """Run a blocking allreduce from ``source`` into ``target``."""
-    if average is None and handles.run_again(name, source, target, op, prescale, postscale, process_set):
-        return
+    """Run a blocking allreduce from ``source`` into ``target`` that is not a repetition."""
     given = op
     op = resolve_op(op, average, _op_label)
     arguments = (_wire_name(name), op, prescale, postscale, process_set)
@@ -314,7 +316,8 @@ def _into_new(
     code_of(tensor, "allreduce", name)
     output = torch.empty_like(tensor)
     if wire == WIRE_NONE:
-        _run(tensor, output, None, name, op, prescale, postscale, process_set)
+        if not run_again(name, tensor, output, op, prescale, postscale, process_set):
+            _run(tensor, output, None, name, op, prescale, postscale, process_set)
     else:
         arguments = (_wire_name(name), op, prescale, postscale, process_set)
         work = handles.start(lambda: submit(tensor, output, *arguments, blocking=True, wire=wire), (tensor, output))
