@@ -206,7 +206,7 @@ def _quoted(name: str) -> str:
 def _combined(columns: Sequence[Column], rows: Sequence[Any]) -> dict[str, ColumnStatistics]:
     found = {column.name: ColumnStatistics() for column in columns}
     for row in rows:
-        for name, seen in json.loads(row.statistics).items():
+        for name, seen in json.loads(row.found).items():
             found[name].add(ColumnStatistics(**seen))
     return found
 

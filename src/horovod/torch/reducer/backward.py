@@ -252,7 +252,7 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
         Reference to the pass, or None if autograd's graph is compiled, because the end of the pass cannot be detected
             then.
     """
-    if getattr(_local, "compiled", False):
+    if getattr(_local, "compiled_pass", False):
         return None
     reference: weakref.ref[Pass] | None = getattr(_local, "current", None)
     current = reference() if reference is not None else None
