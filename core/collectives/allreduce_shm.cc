@@ -43,7 +43,7 @@ class Job {
 
  private:
   Status unstaged(const SubBuffers& subs, bool* mixed);
-  int count_at_home(const SubBuffers& subs) const;
+  int count_in_arenas(const SubBuffers& subs) const;
   bool streams(const Segments::Piece& piece) const { return large_ && piece.in != piece.out; }
   void copy_in(std::byte* to, size_t first, size_t count);
   void copy_out(const std::byte* from, size_t first, size_t count);
@@ -131,7 +131,7 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
 constexpr size_t kSlicedDepth = 5;
 
 // Return the arena offsets of rank `member`, which are valid once the rank has published its first stage.
-const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
+const ArenaOffsets* offsets_of(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
@@ -139,22 +139,22 @@ const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
 // more by then, so all counters become equal again.
 constexpr uint64_t kMixedStages = 4;
 
-int Job::count_at_home(const SubBuffers& subs) const {
+int Job::count_in_arenas(const SubBuffers& subs) const {
   int n = 0;
-  for (int m = 0; m < node_.size(); ++m) n += homes_at(subs, m)->count > 0;
+  for (int m = 0; m < node_.size(); ++m) n += offsets_of(subs, m)->count > 0;
   return n;
 }
 
 Status Job::unstaged(const SubBuffers& subs, bool* mixed) {
   node_.publish();
   HVD_RETURN_IF_ERROR(node_.await_all(1));
-  if (count_at_home(subs) < node_.size()) {
+  if (count_in_arenas(subs) < node_.size()) {
     *mixed = true;
     node_.finish_at(kMixedStages);
     return {};
   }
   std::vector<const ArenaOffsets*> offsets;
-  for (int m = 0; m < node_.size(); ++m) offsets.push_back(homes_at(subs, m));
+  for (int m = 0; m < node_.size(); ++m) offsets.push_back(offsets_of(subs, m));
   HVD_RETURN_IF_ERROR(allreduce_in_place(node_, data_, offsets.data(), 2, dtype_, op_, scale_));
   node_.finish();
   return {};
@@ -200,7 +200,7 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
   for (size_t k = 0; k < rounds; ++k) {
     if (k + 1 < rounds) stage_in(k + 1);
     HVD_RETURN_IF_ERROR(node_.await_all(staged_stage(k)));
-    if (k == 0 && count_at_home(subs) > 0) {
+    if (k == 0 && count_in_arenas(subs) > 0) {
       *mixed = true;
       node_.finish_at(kMixedStages);
       return {};

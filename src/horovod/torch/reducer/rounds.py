@@ -262,7 +262,7 @@ class Bucketing:
 
 
 def set_accumulated_aside(slot: Slot) -> None:
-    """Save a parameter's current gradient in ``slot.before``, and clear ``param.grad``."""
+    """Save a parameter's current gradient in ``slot.accumulated``, and clear ``param.grad``."""
     p = slot.parameter
     grad = p.grad
     if grad is not None and slot.accumulated is None:
