@@ -89,7 +89,7 @@ class Steps:
 
 
 def measure(steps: Steps, engines: dict[tuple[str, bool], EngineColumn], rounds: int, samples: int) -> Figures:
-    """Measure one set with all settings and return the results, which are the same on all ranks."""
+    """Measure the steps of one set of gradients on all engines. Return the same results on all ranks."""
     runs = {
         (kind, label): (steps.step(engine, kind == "paced"), engine.barrier)
         for kind in KINDS

@@ -19,7 +19,7 @@ typedef struct HvdRequest {
   uint32_t bytes;
   // Kind of operation (KIND_*), or HVD_KIND_JOIN.
   int32_t kind;
-  // Code of the frontend (src/horovod/common/frontends.py). Each frontend has its own namespace for operation names.
+  // Numeric id of the frontend (src/horovod/common/frontends.py). Each frontend has its own namespace for operation names.
   int32_t frontend;
   // Name of the operation. If it is "" or null, ranks match the operation by order.
   const char* name;

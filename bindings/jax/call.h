@@ -55,7 +55,7 @@ class Call {
   int64_t pair_ = 2;
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;
-  // Buffer that receives the result of each request.
+  // XLA buffers for results: places_[i] receives the result of requests_[i], and is null for the request of the step check.
   std::vector<const xla::Buffer*> places_;
 };
 

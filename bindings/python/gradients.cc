@@ -39,8 +39,8 @@ bool holds_values(PyObject* tensor) {
   return nb::steal(PyObject_VectorcallMethod(is_neg, &tensor, 1, nullptr)).ptr() == Py_False;
 }
 
-// Plan the copy of one gradient to its view in the bucket, or no copy if the gradient already is that view. Return false, possibly with a
-// Python exception, if Python code must handle this gradient.
+// Add the copy of one gradient to its view in the bucket to `copies`, unless the gradient already is that view. Return false, possibly with
+// a Python exception, if Python code must handle this gradient.
 bool prepare(const DlpackApi& api, PyObject* parameter, PyObject* arrived, PyObject* version, PyObject* view, PyObject* address,
              std::vector<Copy>* copies) {
   static const Names names;

@@ -22,8 +22,8 @@ void raise(const Status& status) {
 NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);
   using namespace hvd;
-  // Disable nanobind's leak warnings, because tensors that a program still holds at exit keep memory of the engine
-  // alive.
+  // Disable nanobind's leak warnings. A program can still hold tensors at exit, and nanobind would report the engine's memory behind them
+  // as leaked.
   python::nb::set_leak_warnings(false);
   m.attr("KIND_ALLREDUCE") = static_cast<int>(Kind::allreduce);
   m.attr("KIND_ALLGATHER") = static_cast<int>(Kind::allgather);

@@ -20,8 +20,8 @@ class MpiCalls {
   // Return the MPI_COMM_WORLD rank of each rank of the set.
   std::vector<int> members_of(const Comm& comm) const;
 
-  // Get the MPI communicator for the ranks of `comm`. The first call creates it, which is abandoned if `comm.waiter` reports an error or
-  // the timeout expires.
+  // Get the MPI communicator for the ranks of `comm`. The first call creates it, but gives up with an error if `comm.waiter`
+  // reports one or the timeout expires.
   Status enter(const Comm& comm, mpi::Handle* out);
   // Release the communicator that belongs to this process set.
   void forget(const Comm& comm);

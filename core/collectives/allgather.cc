@@ -1,6 +1,6 @@
 // Allgather over shared memory by direct exchange. In each round, every rank stages its next chunk and copies out the chunks of the others.
-// Each rank starts with a different neighbour, so that not all ranks read the same staging area. Cost for n ranks (notation of shm.h): a +
-// R m + X (n - 1) m + W n m, for m bytes per rank (the largest if the sizes differ).
+// Each rank starts with a different neighbour, so that not all ranks read the same staging area. If n ranks send m bytes each, a rank reads
+// m bytes of user memory and (n - 1) m bytes of other ranks' staging areas, and writes n m bytes of user memory.
 #include <cstring>
 #include <numeric>
 

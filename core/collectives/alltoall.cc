@@ -1,7 +1,7 @@
 // All-to-all over shared memory. A sub-buffer has a region for each receiver. In each round, every rank fills its regions and empties the
-// regions meant for it. Cost for n ranks (notation of shm.h): a + R m + X m (n - 1) / n + W m, for m bytes sent and received. A rank knows
-// only its own sizes, so a header before the first round holds the sizes of all ranks. From the header, all ranks compute the same number
-// of rounds and check that the sent and expected sizes match.
+// regions meant for it. To send and receive m bytes, one of n ranks reads and writes m bytes of user memory, and reads m (n - 1) / n bytes
+// of other ranks' staging areas. A rank knows only its own sizes, so a header before the first round holds the sizes of all ranks. From
+// it, all ranks compute the same number of rounds and check that the sent and expected sizes match.
 #include <cstring>
 #include <numeric>
 

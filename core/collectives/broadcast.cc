@@ -1,5 +1,5 @@
 // Broadcast over shared memory: the root copies a chunk to its staging area, and the other ranks copy it out and announce when they have
-// done so. Up to kDepth chunks are in flight. Cost for n ranks (notation of shm.h): a + R m at the root and X m + W m at the other ranks.
+// done so. Up to kDepth chunks are in flight. The root reads each byte of its tensor once; every other rank reads and writes it once.
 // The two overlap, except for the first chunk. The other n - 1 ranks all read the root's staging area, from the last-level cache, because
 // forwarding between them gains nothing in shared memory.
 #include <bit>

@@ -100,9 +100,9 @@ Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 // Concatenation of several tensors of one dtype, which a fused operation can process without packing them.
 struct Segments {
   struct Piece {
-    // Input values of the piece. Null if this rank has called join() and contributes zeros.
+    // Input values of this tensor. Null if this rank has called join() and contributes zeros.
     const std::byte* in;
-    // Memory for the result of the piece; equal to `in` for an in-place operation. Null if this rank has called join()
+    // Memory for this tensor's result; equal to `in` for an in-place operation. Null if this rank has called join()
     // and needs no result.
     std::byte* out;
     size_t count;

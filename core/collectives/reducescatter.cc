@@ -1,7 +1,7 @@
 // Reduce-scatter over shared memory by direct exchange in the canonical order (reduce.h). A sub-buffer has a region for each rank. In each
 // round, every rank stages its contributions to the others' slices and reduces its own slice, reading its own contribution from user
-// memory. Cost for n ranks (notation of shm.h): a + R m + X m (n - 1) / n + W m / n, for m bytes of input. `out` can be this rank's own
-// slice of `in`, because no other rank reads that slice.
+// memory. For m bytes of input, one of n ranks reads m bytes of user memory and m (n - 1) / n bytes of other ranks' staging areas, and
+// writes m / n bytes. `out` can be this rank's own slice of `in`, because no other rank reads that slice.
 #include <algorithm>
 #include <numeric>
 #include <vector>

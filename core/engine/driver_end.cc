@@ -155,7 +155,7 @@ void Driver::fail(Status why, bool tell) {
     return;
   }
   shutdown_state_.end(why);
-  // Complete device operations that have already finished, so that they do not fail.
+  // First let the device operations that have finished by now succeed. All other unfinished operations fail below.
   look_at_devices();
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));

@@ -26,7 +26,7 @@ ProgressLock::ProgressLock(Driver* driver, Observers* observers, ThreadWaker* wa
     : driver_(driver), observers_(observers), waker_(waker), watchdog_(watchdog), spin_(spin), spin_window_(kDriveSpin) {}
 
 void ProgressLock::run() {
-  // Set the floating-point mode, because a thread inherits the mode of its creator.
+  // Set the default floating-point mode. Otherwise, this thread would have its creator's mode, which the program might have changed.
   const DefaultFloatMode floats;
   lock_for_thread();
   while (!stopping()) {

@@ -51,7 +51,7 @@ class ShutdownState {
     error_ = std::move(error);
   }
   const Status& error() const { return error_; }
-  // Store the abort message that ended the job, sent or received. When this rank leaves, it sends the message to neighbours again.
+  // Store the abort message, sent or received, that ended the job. When this rank leaves, it resends the message to its neighbours.
   void set_final_abort(Abort abort) { final_abort_ = std::move(abort); }
   const std::optional<Abort>& final_abort() const { return final_abort_; }
 

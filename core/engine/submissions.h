@@ -140,8 +140,8 @@ class Submissions {
   std::map<uint32_t, size_t> on_devices_;
   // Number of operations announced by expect() and not submitted yet.
   size_t expected_ = 0;
-  // Names of operations in flight that the schedule's cursor does not know: those outside the schedule, and launched device operations,
-  // which can outlive it.
+  // Names of operations in flight that cursor_ does not track: operations outside the schedule, and launched device operations. The latter
+  // can still be in flight when the schedule ends.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
   // Next sequence numbers of unnamed operations and of unnamed groups in each stream, keyed by stream_of().

@@ -34,7 +34,7 @@ size_t pack_of(DType d);
 std::optional<size_t> pack_of(DType from, DType to);
 size_t pack_bytes_of();
 
-// Return the operation of the kernel reduce_<dtype>, or nullopt for Adasum. An average is a scaled sum.
+// Return the operation that reduction kernels execute for `op`, or nullopt for Adasum. It is the sum for averages, which are scaled later.
 std::optional<Op> op_of(ReduceOp op);
 
 // Return the scaling x * factor / divisor in the form that the kernels need; see scale() in collectives/reduce.cc.

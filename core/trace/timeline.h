@@ -32,7 +32,7 @@ struct TimelineOptions {
   double keep = 0;
   // Record from the start of step first_step to the start of step end_step. -1 means no limit.
   int64_t first_step = -1, end_step = -1;
-  // True if this host is also rank 0's host, so that both ranks use the same clock.
+  // True if this rank runs on the same host as rank 0, so that the two ranks have the same clock.
   bool clock_of_rank0 = true;
   // Function that sends a message to rank 0, called in the observer's event callbacks. Needed only to measure the offset from another
   // host's clock.

@@ -17,7 +17,7 @@
 
 namespace hvd {
 
-// Tensors of one response, or of a message with requests.
+// Tensors that belong to one timeline event: those of a response, or those requested by a message.
 struct TimelineTensors {
   struct One {
     std::string name;

@@ -67,9 +67,9 @@ class Waiter {
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }
 
-  // Sleep once: publish `sleep_state`, so that peers wake this engine, and check with `still` that the condition is not met yet. If it is
-  // not, poll until the wakeup event, an event on a watched descriptor, or `deadline`. Finally, set the state to awake, drain the wakeup
-  // event, and run the hook (set_hook()). Used by Wait and by the engine's idle loop.
+  // Sleep once. First publish `sleep_state`, so that peers wake this engine, and call `still`. If it returns true, because the caller must
+  // still wait, poll until the wakeup event, an event on a watched descriptor, or `deadline`. Finally, set the state to awake, drain the
+  // wakeup event, and run the hook (set_hook()). Used by Wait and by the engine's idle loop.
   Status sleep(SleepState sleep_state, Deadline deadline, const std::function<bool()>& still);
 
  private:

@@ -79,7 +79,7 @@ class BoundedServer:
             return len(self._open)
 
     def received(self, connection: socket.socket) -> None:
-        """Record that the request of a connection has been fully received."""
+        """Record that the request on a connection has been fully received."""
         with self._lock:
             self._silent.pop(connection, None)
 

@@ -36,7 +36,7 @@ def find_uv() -> str | None:
 
 
 def pip_cache(found: settings.Settings) -> Path:
-    """Return the folder of pip's cache."""
+    """Return pip's cache directory."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(found.get("cache-dir") or f"{caches}/pip").expanduser()
 

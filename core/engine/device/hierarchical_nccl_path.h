@@ -36,8 +36,8 @@ namespace hvd {
 
 class HierarchicalNcclPath {
  public:
-  // `staged_memory` is the maximum number of bytes of pinned memory in use at a time, but one part is always allowed. The limit shrinks if
-  // less memory is available. The caller, not this class, checks `options.by_hosts`.
+  // `staged_memory` limits the bytes of pinned memory in use at a time. Only a part that is staged alone may exceed it. The limit shrinks
+  // if less memory is available. The caller, not this class, checks `options.by_hosts`.
   HierarchicalNcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory,
                        Submissions* submissions, const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),

@@ -19,8 +19,8 @@ namespace hvd {
 // store it in OnDevice::carried, and parts in Operation::carries.
 uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 
-// Create a part: a host operation that carries out a device operation, or a piece of it. The caller sets `in` and `out`, and calls
-// Submissions::expect().
+// Create a host operation that carries out all or some of a device operation's work. Such a host operation is called a part. The caller
+// sets `in` and `out`, and calls Submissions::expect().
 OperationPtr host_part(Request request, std::string name, uint64_t carrier);
 
 // Submit a part (host_part()) whose data are ready. If the engine rejects it, the part completes immediately with the error.

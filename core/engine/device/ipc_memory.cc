@@ -65,7 +65,7 @@ struct Exchange::Retired {
   int local_rank = 0;
   bool closed = false;
 
-  // Close the peers' memory once this rank's device no longer uses it.
+  // Unmap the peers' memory from this process once this rank's device no longer uses it.
   void let_go() {
     const Device::Turn turn(*device);
     if (closed || !turn.status().ok()) return;
@@ -253,7 +253,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all memory before freeing any: ranks in this process can wait for each other to close theirs.
+  // Close every entry first: memory can be freed only after all other ranks, some of which can run in this process, have closed it.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;

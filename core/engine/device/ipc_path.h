@@ -16,8 +16,8 @@
 //   5. Take: a rank waits for `done` of the ranks that wrote or read its own buffer, and unpacks the buffer.
 //
 // A window is a part of the tensors that fits in one slot of a buffer. Windows alternate between two slots. Between two
-// barriers, a rank does step 1 for window n, step 3 for window n - 1, and step 5 for window n - 2. Every wait is for a
-// call made earlier, so waits cannot form a cycle, even across process sets.
+// barriers, a rank puts window n, works on window n - 1 and takes window n - 2 (steps 1, 3 and 5 above). Every wait is
+// for a call made earlier, so waits cannot form a cycle, even across process sets.
 //
 // Not thread-safe; used only by the thread that runs the engine's progress loop.
 #pragma once

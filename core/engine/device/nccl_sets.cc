@@ -142,7 +142,7 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   return {};
 }
 
-// Warn that the communicator is not ready. Usually, a rank waits for a connection from another rank, but the cause is unknown here.
+// Warn that the communicator is not ready. Usually, a rank is waiting for a connection from another rank; which one is not known here.
 void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
   set->warned = true;
   std::string ranks;

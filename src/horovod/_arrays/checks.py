@@ -53,7 +53,7 @@ def code_of(dtype: Any, what: str) -> int:
     return _codes.setdefault(dtype, dtypes.CODES[dtype.name])
 
 
-# Cache the code, because NumPy rebuilds a dtype's name on each access.
+# The engine's code of each dtype, cached because NumPy rebuilds a dtype's name on each access.
 _codes: dict[Any, int] = {}
 
 

@@ -43,7 +43,7 @@ def load_distributed(
         wrap: Function that makes an optimizer distributed.
         filepath: Path of the file.
         custom_optimizers: Optimizer classes that the file may refer to by name.
-        custom_objects: As for Keras.
+        custom_objects: Same as in Keras.
         legacy_opts: True if names of optimizers refer to ``keras.optimizers.legacy``.
 
     Returns:
@@ -353,7 +353,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         Args:
             filepath (str): Path of the file.
             custom_optimizers (Iterable[type], optional): Optimizer classes that the file may refer to.
-            custom_objects (Mapping, optional): As for ``keras.models.load_model``.
+            custom_objects (Mapping, optional): Same as in ``keras.models.load_model``.
             compression (Compressor): Compression for the optimizer. Default: none.
             legacy_opts (bool): True if the file's optimizers are from ``tf_keras.optimizers.legacy``. Default:
                 False.

@@ -94,8 +94,8 @@ def scale_velocities(model: Any, factor: float) -> None:
 class BroadcastGlobalVariables:
     """Callback that broadcasts weights and optimizer state from one rank to all ranks.
 
-    The broadcast takes place before the first batch, or after it if the variables of some rank do not exist yet. Random
-    seeds of layers such as Dropout are not broadcast. All ranks must have this callback.
+    The broadcast takes place before the first batch, or after it if any rank has not created its variables by then.
+    Random seeds of layers such as Dropout are not broadcast. All ranks must have this callback.
 
     The callback also compares the ranks: number of batches, current epoch, learning rate, and whether a rank has
     finished its training. If these differ, it raises ValueError on all ranks. With HOROVOD_CHECK_IN_SYNC_STEPS it

@@ -108,7 +108,7 @@ class DistributedMixin:
 
 
 class Control:
-    """State that a distributed optimizer adds to the wrapped optimizer."""
+    """State that makes a Keras optimizer distributed."""
 
     def __init__(
         self,
@@ -118,10 +118,10 @@ class Control:
         accumulates_at_the_end: bool,
         inner: "Control | None",
     ) -> None:
-        """Create the state that a distributed optimizer adds to the wrapped optimizer.
+        """Create the state that makes a Keras optimizer distributed.
 
-        ``original`` is the optimizer that the user passed. For a loss scaling optimizer, ``inner`` is the state of its
-        inner optimizer if that is also distributed.
+        ``original`` is the optimizer that the user passed. If it is a loss scaling optimizer around a distributed
+        optimizer, ``inner`` is the state of that distributed optimizer; otherwise None.
         """
         self.reduction = reduction
         self.ops = keras.ops

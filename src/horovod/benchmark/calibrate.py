@@ -77,7 +77,7 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
 
 
 Times = dict[tuple[int, int], list[float]]
-"""Seconds of each turn, by (index of the value, index of the case)."""
+"""Seconds in each repetition of a measurement, by (index of the tuning, index of the case)."""
 
 
 def better(new: Sequence[float], old: Sequence[float]) -> bool:
@@ -203,7 +203,7 @@ class Calibration:
         return self._engines[text]
 
     def _measure(self, tunings: Sequence[dict[str, int]], cases: Sequence[tuple[str, int, bool]]) -> Times:
-        """Return the slowest rank's time in seconds for each turn. The result is the same on all ranks."""
+        """Measure each tuning ``TURNS`` times in each case. Return the times of the slowest rank, on all ranks."""
         local: Times = {}
         engines = [self._engine(tuning) for tuning in tunings]
         for i, (collective, nbytes, in_place) in enumerate(cases):

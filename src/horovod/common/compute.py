@@ -1,7 +1,7 @@
 """Registry of a tf.data service's dispatchers and workers, and of the training jobs that read from it.
 
-The registry is a key-value store like a job's, with its own key. Clients without the key can neither read nor change
-it. This module does not depend on any framework.
+The registry is a key-value store like a job's, protected by its own secret. Clients without the secret can neither read
+nor change it. This module does not depend on any framework.
 
 Names in the store, for dispatcher D:
 

@@ -55,8 +55,8 @@ class Order:
         elif shuffle:
             blocks = permutation(len(lengths), seed, epoch)
         self._windows = [tuple(blocks[begin : begin + mix]) for begin in range(0, len(lengths), mix)]
-        # Offsets of records: ``_starts`` holds each block's start within its window, and ``_begins`` each window's
-        # start in the epoch. A final entry contains the total.
+        # Offsets of records: ``_starts`` holds the start of each block within its window, and ``_begins`` holds the
+        # start of each window in the epoch. Each list ends with the total number of records.
         self._starts = [[0, *itertools.accumulate(lengths[block] for block in window)] for window in self._windows]
         self._begins = [0, *itertools.accumulate(starts[-1] for starts in self._starts)]
         self._last: tuple[int, Any] = (-1, None)

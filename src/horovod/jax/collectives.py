@@ -122,11 +122,11 @@ def grouped_allreduce(
     No array is reduced before all ranks have submitted all arrays.
 
     Args:
-        tree (pytree): As for ``allreduce``.
+        tree (pytree): Same as in ``allreduce``.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        compression (Compressor): As for ``allreduce``. Default: none.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        compression (Compressor): Same as in ``allreduce``. Default: none.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -222,8 +222,8 @@ def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSe
     Gathering starts only when all ranks have submitted all arrays.
 
     Args:
-        tree (pytree): As for ``allgather``.
-        name (str, optional): As for ``allgather``.
+        tree (pytree): Same as in ``allgather``.
+        name (str, optional): Same as in ``allgather``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -327,7 +327,7 @@ def reducescatter(
         tree (pytree): Arrays with at least one dimension, with the same structure, shapes and dtypes on all ranks.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
-        compression (Compressor): As for ``allreduce``. Default: none.
+        compression (Compressor): Same as in ``allreduce``. Default: none.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.
@@ -357,9 +357,9 @@ def grouped_reducescatter(
     The reduction starts only when all ranks have submitted all arrays.
 
     Args:
-        tree (pytree): As for ``reducescatter``.
-        name (str, optional): As for ``reducescatter``.
-        compression (Compressor): As for ``allreduce``. Default: none.
+        tree (pytree): Same as in ``reducescatter``.
+        name (str, optional): Same as in ``reducescatter``.
+        compression (Compressor): Same as in ``allreduce``. Default: none.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.

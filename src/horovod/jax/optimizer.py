@@ -128,13 +128,13 @@ def value_and_grad(
     A single collective reduces both. The auxiliary output of ``has_aux`` is not reduced.
 
     Args:
-        fun (Callable): As for ``jax.value_and_grad``.
-        argnums (int or Sequence[int]): As for ``jax.value_and_grad``. Default: 0.
-        has_aux (bool): As for ``jax.value_and_grad``. Default: False.
+        fun (Callable): Same as in ``jax.value_and_grad``.
+        argnums (int or Sequence[int]): Same as in ``jax.value_and_grad``. Default: 0.
+        has_aux (bool): Same as in ``jax.value_and_grad``. Default: False.
         name (str): Name prefix of the operations. Default: "value_and_grad".
-        compression (Compressor): As for ``DistributedOptimizer``. Default: none.
+        compression (Compressor): Same as in ``DistributedOptimizer``. Default: none.
         op (int): Reduction. Default: ``Average``.
-        gradient_predivide_factor (float): As for ``DistributedOptimizer``. Default: 1.0.
+        gradient_predivide_factor (float): Same as in ``DistributedOptimizer``. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         weight (Callable, optional): Function of the arguments of ``fun`` that returns the weight of this rank's
             gradients, such as ``lambda params, batch: len(batch)`` for the mean over all samples.
@@ -162,9 +162,9 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: boo
     """Wrap ``jax.grad(fun)`` to reduce the gradients over the ranks.
 
     Args:
-        fun (Callable): As for ``jax.grad``.
-        argnums (int or Sequence[int]): As for ``jax.grad``. Default: 0.
-        has_aux (bool): As for ``jax.grad``. Default: False.
+        fun (Callable): Same as in ``jax.grad``.
+        argnums (int or Sequence[int]): Same as in ``jax.grad``. Default: 0.
+        has_aux (bool): Same as in ``jax.grad``. Default: False.
         **options: Keyword arguments of ``value_and_grad``.
 
     Returns:

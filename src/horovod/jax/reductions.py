@@ -107,8 +107,8 @@ def reduce_weighted(
         count: Weight of this rank, as a scalar array.
         compression: Compressor.
         process_set: Ranks that take part.
-        beside: As for ``reduce_leaves``.
-        steps: As for ``reduce_leaves``.
+        beside: Same as in ``reduce_leaves``.
+        steps: Same as in ``reduce_leaves``.
     """
     wide = [leaf.astype(wide_of(leaf.dtype)) for leaf in leaves]
     count = count.astype(jnp.result_type(count, *wide))

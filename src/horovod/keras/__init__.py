@@ -166,17 +166,17 @@ def PartialDistributedOptimizer(
 
     Args:
         optimizer (Optimizer): Keras optimizer.
-        name (str, optional): As for ``DistributedOptimizer``.
+        name (str, optional): Same as in ``DistributedOptimizer``.
         device_dense (str): Ignored; accepted for compatibility.
         device_sparse (str): Ignored; accepted for compatibility.
-        compression (Compressor): As for ``DistributedOptimizer``. Default: none.
-        sparse_as_dense (bool): As for ``DistributedOptimizer``. Default: False.
-        gradient_predivide_factor (float): As for ``DistributedOptimizer``. Default: 1.0.
+        compression (Compressor): Same as in ``DistributedOptimizer``. Default: none.
+        sparse_as_dense (bool): Same as in ``DistributedOptimizer``. Default: False.
+        gradient_predivide_factor (float): Same as in ``DistributedOptimizer``. Default: 1.0.
         op (int): ``Average`` (default) or ``Sum``.
-        backward_passes_per_step (int): As for ``DistributedOptimizer``. Default: 1.
-        average_aggregated_gradients (bool): As for ``DistributedOptimizer``. Default: False.
-        groups (int or list of lists of variables, optional): As for ``DistributedOptimizer``.
-        process_set (ProcessSet): As for ``DistributedOptimizer``. Default: all ranks.
+        backward_passes_per_step (int): Same as in ``DistributedOptimizer``. Default: 1.
+        average_aggregated_gradients (bool): Same as in ``DistributedOptimizer``. Default: False.
+        groups (int or list of lists of variables, optional): Same as in ``DistributedOptimizer``.
+        process_set (ProcessSet): Same as in ``DistributedOptimizer``. Default: all ranks.
         local_layers (Layer or list[Layer], optional): Layers whose gradients are not reduced. They must be built.
         scale_local_gradients (bool): Divide local gradients by the number of ranks. Default: True.
 

@@ -17,9 +17,9 @@ class BestModelCheckpoint(_classes.BestModel):  # type: ignore[misc, name-define
 
     Args:
         monitor (str): Metric to compare. Default: "val_loss".
-        verbose (int): As for Keras' ModelCheckpoint. Default: 0.
-        mode (str): As for Keras' ModelCheckpoint. Default: "auto".
-        save_freq (str or int): As for Keras' ModelCheckpoint. Default: "epoch".
+        verbose (int): Same as in Keras' ModelCheckpoint. Default: 0.
+        mode (str): Same as in Keras' ModelCheckpoint. Default: "auto".
+        save_freq (str or int): Same as in Keras' ModelCheckpoint. Default: "epoch".
     """
 
     def __init__(

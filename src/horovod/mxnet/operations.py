@@ -89,9 +89,9 @@ def grouped_allgather(
     No array is gathered until all ranks have submitted all arrays.
 
     Args:
-        tensors (Sequence[NDArray]): Arrays as for ``allgather``.
-        name (str, optional): As for ``allgather``.
-        priority (int): As for ``allgather``. Default: 0.
+        tensors (Sequence[NDArray]): Arrays, each as in ``allgather``.
+        name (str, optional): Same as in ``allgather``.
+        priority (int): Same as in ``allgather``. Default: 0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -158,10 +158,10 @@ def broadcast_(
     """Overwrite an array with the root's array, in place.
 
     Args:
-        tensor (NDArray): Array as for ``broadcast``, which receives the root's values.
+        tensor (NDArray): Same as in ``broadcast``; receives the root's values.
         root_rank (int): World rank of the root.
-        name (str, optional): As for ``broadcast``.
-        priority (int): As for ``broadcast``. Default: 0.
+        name (str, optional): Same as in ``broadcast``.
+        priority (int): Same as in ``broadcast``. Default: 0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -288,10 +288,10 @@ def grouped_reducescatter(
     No array is reduced until all ranks have submitted all arrays.
 
     Args:
-        tensors (Sequence[NDArray]): Arrays as for ``reducescatter``.
+        tensors (Sequence[NDArray]): Arrays, each as in ``reducescatter``.
         op (int): ``Average`` (default) or ``Sum``.
-        name (str, optional): As for ``reducescatter``.
-        priority (int): As for ``reducescatter``. Default: 0.
+        name (str, optional): Same as in ``reducescatter``.
+        priority (int): Same as in ``reducescatter``. Default: 0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.

@@ -209,8 +209,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     Args:
         params (ParameterDict, Mapping or list[Parameter]): Parameters with the same names on all ranks, except for
             MXNet's numbering (``functions.on_the_wire``).
-        optimizer (str or Optimizer): As for ``mxnet.gluon.Trainer``.
-        optimizer_params (dict, optional): As for ``mxnet.gluon.Trainer``.
+        optimizer (str or Optimizer): Same as in ``mxnet.gluon.Trainer``.
+        optimizer_params (dict, optional): Same as in ``mxnet.gluon.Trainer``.
         compression (Compressor): Compression of the gradients. Default: none.
         gradient_predivide_factor (float): With n ranks and a factor f, gradients are divided by f before and by n/f
             after the summation. Default: 1.0.

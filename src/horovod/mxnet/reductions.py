@@ -136,14 +136,14 @@ def allreduce_(
     """Reduce an array over all ranks, in place.
 
     Args:
-        tensor (NDArray): Array to reduce, as for ``allreduce``. It is overwritten with the result.
+        tensor (NDArray): Array to reduce, as in ``allreduce``. It is overwritten with the result.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        priority (int): As for ``allreduce``. Default: 0.
+        name (str, optional): Same as in ``allreduce``.
+        priority (int): Same as in ``allreduce``. Default: 0.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
 
     Returns:
         NDArray: ``tensor``. Raises the same errors as ``allreduce``.
@@ -166,14 +166,14 @@ def grouped_allreduce(
     """Reduce several arrays over all ranks as a group, and return new arrays.
 
     Args:
-        tensors (Sequence[NDArray]): Arrays as for ``allreduce``.
+        tensors (Sequence[NDArray]): Arrays, each as in ``allreduce``.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        priority (int): As for ``allreduce``. Default: 0.
+        name (str, optional): Same as in ``allreduce``.
+        priority (int): Same as in ``allreduce``. Default: 0.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
 
     Returns:
         list[NDArray]: New arrays. Raises the same errors as ``allreduce``.
@@ -197,14 +197,14 @@ def grouped_allreduce_(
     """Reduce several arrays over all ranks as a group, in place.
 
     Args:
-        tensors (Sequence[NDArray]): Arrays to reduce, as for ``allreduce``. They are overwritten with the results.
+        tensors (Sequence[NDArray]): Arrays to reduce, as in ``allreduce``. They are overwritten with the results.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        priority (int): As for ``allreduce``. Default: 0.
+        name (str, optional): Same as in ``allreduce``.
+        priority (int): Same as in ``allreduce``. Default: 0.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
 
     Returns:
         list[NDArray]: ``tensors``. Raises the same errors as ``allreduce``.

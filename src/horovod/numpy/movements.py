@@ -67,9 +67,9 @@ def broadcast_(
     """Overwrite an array with the root's array, in place.
 
     Args:
-        tensor (array): Array as for ``broadcast``, which receives the root's values.
+        tensor (array): Same as in ``broadcast``; receives the root's values.
         root_rank (int): World rank of the root.
-        name (str, optional): As for ``broadcast``.
+        name (str, optional): Same as in ``broadcast``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -84,9 +84,9 @@ def broadcast_async(
     """Start a broadcast whose result is a new array, without waiting.
 
     Args:
-        tensor (array): Array as for ``broadcast``. Do not change it before the handle is done.
+        tensor (array): Same as in ``broadcast``. Do not change it before the handle is done.
         root_rank (int): World rank of the root.
-        name (str, optional): As for ``broadcast``.
+        name (str, optional): Same as in ``broadcast``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -101,10 +101,10 @@ def broadcast_async_(
     """Start a broadcast in place, without waiting.
 
     Args:
-        tensor (array): Array as for ``broadcast``. It is overwritten with the root's values. Do not use it before the
+        tensor (array): Same as in ``broadcast``. It is overwritten with the root's values. Do not use it before the
         handle is done.
         root_rank (int): World rank of the root.
-        name (str, optional): As for ``broadcast``.
+        name (str, optional): Same as in ``broadcast``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -143,8 +143,8 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
     """Start an allgather of an array, without waiting.
 
     Args:
-        tensor (array): Array as for ``allgather``. Do not change it before the handle is done.
-        name (str, optional): As for ``allgather``.
+        tensor (array): Same as in ``allgather``. Do not change it before the handle is done.
+        name (str, optional): Same as in ``allgather``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -161,8 +161,8 @@ def grouped_allgather(
     No array is gathered until all ranks have submitted all arrays.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``allgather``.
-        name (str, optional): As for ``allgather``.
+        tensors (Sequence[array]): Arrays, each as in ``allgather``.
+        name (str, optional): Same as in ``allgather``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -177,8 +177,8 @@ def grouped_allgather_async(
     """Start an allgather of several arrays as a group, without waiting.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``allgather``. Do not change them before the handle is done.
-        name (str, optional): As for ``allgather``.
+        tensors (Sequence[array]): Arrays, each as in ``allgather``. Do not change them before the handle is done.
+        name (str, optional): Same as in ``allgather``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -231,9 +231,9 @@ def alltoall_async(
     """Start an alltoall of an array, without waiting.
 
     Args:
-        tensor (array): Array as for ``alltoall``. Do not change it before the handle is done.
-        splits (Sequence[int] or array, optional): As for ``alltoall``.
-        name (str, optional): As for ``alltoall``.
+        tensor (array): Same as in ``alltoall``. Do not change it before the handle is done.
+        splits (Sequence[int] or array, optional): Same as in ``alltoall``.
+        name (str, optional): Same as in ``alltoall``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:

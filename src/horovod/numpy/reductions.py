@@ -136,10 +136,10 @@ def allreduce_(
     """Reduce an array over all ranks, in place.
 
     Args:
-        tensor (array): Array to reduce, as for ``allreduce``. It is overwritten with the result.
+        tensor (array): Array to reduce, as in ``allreduce``. It is overwritten with the result.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -170,10 +170,10 @@ def allreduce_async(
     """Start an allreduce whose result is a new array, without waiting.
 
     Args:
-        tensor (array): Array as for ``allreduce``. Do not change it before the handle is done.
+        tensor (array): Same as in ``allreduce``. Do not change it before the handle is done.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -197,11 +197,11 @@ def allreduce_async_(
     """Start an allreduce in place, without waiting.
 
     Args:
-        tensor (array): Array to reduce, as for ``allreduce``. It is overwritten with the result. Do not use it before
+        tensor (array): Array to reduce, as in ``allreduce``. It is overwritten with the result. Do not use it before
         the handle is done.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -226,11 +226,11 @@ def grouped_allreduce(
     """Reduce several arrays over all ranks as a group, and return new arrays.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``allreduce``.
+        tensors (Sequence[array]): Arrays, each as in ``allreduce``.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        compression (Compressor): As for ``allreduce``. Default: none.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        compression (Compressor): Same as in ``allreduce``. Default: none.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -262,10 +262,10 @@ def grouped_allreduce_(
     """Reduce several arrays over all ranks as a group, in place.
 
     Args:
-        tensors (Sequence[array]): Arrays to reduce, as for ``allreduce``. They are overwritten with the results.
+        tensors (Sequence[array]): Arrays to reduce, as in ``allreduce``. They are overwritten with the results.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -289,10 +289,10 @@ def grouped_allreduce_async(
     """Start an allreduce of several arrays as a group that returns new arrays, without waiting.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``allreduce``. Do not change them before the handle is done.
+        tensors (Sequence[array]): Arrays, each as in ``allreduce``. Do not change them before the handle is done.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -318,11 +318,11 @@ def grouped_allreduce_async_(
     """Start an allreduce of several arrays as a group, in place, without waiting.
 
     Args:
-        tensors (Sequence[array]): Arrays to reduce, as for ``allreduce``. They are overwritten with the results. Do not
+        tensors (Sequence[array]): Arrays to reduce, as in ``allreduce``. They are overwritten with the results. Do not
         use them before the handle is done.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        name (str, optional): Same as in ``allreduce``.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -352,8 +352,8 @@ def reducescatter(
 
     Args:
         tensor (array): Array with at least one dimension. Shape and dtype must be the same on all ranks.
-        name (str, optional): As for ``allreduce``.
-        compression (Compressor): As for ``allreduce``. Default: none.
+        name (str, optional): Same as in ``allreduce``.
+        compression (Compressor): Same as in ``allreduce``. Default: none.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
@@ -380,8 +380,8 @@ def reducescatter_async(
     """Start a reducescatter of an array, without waiting.
 
     Args:
-        tensor (array): Array as for ``reducescatter``. Do not change it before the handle is done.
-        name (str, optional): As for ``allreduce``.
+        tensor (array): Same as in ``reducescatter``. Do not change it before the handle is done.
+        name (str, optional): Same as in ``allreduce``.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
@@ -408,9 +408,9 @@ def grouped_reducescatter(
     No array is reduced until all ranks have submitted all arrays.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``reducescatter``.
-        name (str, optional): As for ``allreduce``.
-        compression (Compressor): As for ``allreduce``. Default: none.
+        tensors (Sequence[array]): Arrays, each as in ``reducescatter``.
+        name (str, optional): Same as in ``allreduce``.
+        compression (Compressor): Same as in ``allreduce``. Default: none.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
@@ -438,8 +438,8 @@ def grouped_reducescatter_async(
     """Start a reducescatter of several arrays as a group, without waiting.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``reducescatter``. Do not change them before the handle is done.
-        name (str, optional): As for ``allreduce``.
+        tensors (Sequence[array]): Arrays, each as in ``reducescatter``. Do not change them before the handle is done.
+        name (str, optional): Same as in ``allreduce``.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.

@@ -119,7 +119,7 @@ class ParameterServer(Serving):
         arrays: The trained arrays.
         update: Function ``update(values, gradient)`` that updates ``values``, a slice of the parameters as a flat
             array, in place. Only servers call it. Ignored in "easgd" mode.
-        servers, mode, staleness, every, rate, damping, wire, timeout: As for ``horovod.torch.ParameterServer``.
+        servers, mode, staleness, every, rate, damping, wire, timeout: Same as in ``horovod.torch.ParameterServer``.
     """
 
     def __init__(

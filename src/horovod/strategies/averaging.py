@@ -160,12 +160,12 @@ class GossipRounds:
         return {"steps": self.steps, "weight": self.weight, "mixed": self._mixed, "started": self._started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state that ``state_dict`` has returned."""
+        """Load a state returned by ``state_dict``."""
         self.steps, self.weight, self._started = state["steps"], state["weight"], state["started"]
         self._mixed = None if state["mixed"] is None else self.vector.full(state["mixed"])
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Adopt rank ``root``'s step count after a membership change. All ranks restart with weight 1."""
+        """Adopt rank ``root``'s step count and set the push-sum weight to 1, on all ranks after a membership change."""
         self.steps = self.vector.hvd.broadcast_object(self.steps, root, "Gossip.sync", process_set)
         self.weight, self._mixed, self._started = 1.0, None, False
 
@@ -314,7 +314,7 @@ class Rounds:
         return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity, "pending": pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state that ``state_dict`` has returned.
+        """Load a state returned by ``state_dict``.
 
         Raises:
             ValueError: If the state has a different number of parameters.

@@ -85,7 +85,7 @@ class _Wrapped:
         """Take a local step as the wrapped optimizer does, then communicate if the strategy requires it.
 
         Args:
-            closure (Callable, optional): Closure as for the wrapped optimizer.
+            closure (Callable, optional): Passed to the wrapped optimizer.
 
         Returns:
             The result of the wrapped optimizer's ``step``.

@@ -159,7 +159,7 @@ def grouped_allgather(
     """Allgather several tensors of the same dtype in a single operation.
 
     Args:
-        tensors (Sequence[tf.Tensor]): Tensors as for ``allgather``.
+        tensors (Sequence[tf.Tensor]): Tensors, each as in ``allgather``.
         name (str, optional): Name that identifies the operation on all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

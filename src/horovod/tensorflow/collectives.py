@@ -167,12 +167,12 @@ def grouped_allreduce(
     Any IndexedSlices are reduced separately and keep their ``dense_shape``.
 
     Args:
-        tensors (Sequence): Tensors as for ``allreduce``; the dense ones must have the same dtype.
+        tensors (Sequence): Tensors, each as in ``allreduce``; the dense ones must have the same dtype.
         average (bool, optional): Deprecated; use ``op``.
         device_dense (str): TensorFlow device for dense tensors. Default: TensorFlow's choice.
         device_sparse (str): TensorFlow device for IndexedSlices. Default: TensorFlow's choice.
-        compression (Compressor): As for ``allreduce``. Default: none.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
+        compression (Compressor): Same as in ``allreduce``. Default: none.
+        op (int, optional): Same as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the tensors before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -264,9 +264,9 @@ def grouped_reducescatter(
     """Reducescatter several tensors of the same dtype in a single operation.
 
     Args:
-        tensors (Sequence[tf.Tensor]): Tensors as for ``reducescatter``.
+        tensors (Sequence[tf.Tensor]): Tensors, each as in ``reducescatter``.
         device_dense (str): TensorFlow device. Default: TensorFlow's choice.
-        compression (Compressor): As for ``reducescatter``. Default: none.
+        compression (Compressor): Same as in ``reducescatter``. Default: none.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the tensors before the reduction. Default: 1.0.

@@ -50,7 +50,7 @@ class PassCounter:
     def end(self, after: Any) -> None:
         """Update the counter at the end of a backward pass, once the tensor ``after`` has been computed.
 
-        After this call, reading ``last`` waits for ``after`` and for the update.
+        Afterwards, code that reads ``last`` (whether this pass ends its cycle) waits for ``after`` and for the update.
         """
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)

@@ -44,7 +44,7 @@ def DistributedGradientTape(
         device_sparse (str): TensorFlow device for IndexedSlices. Default: TensorFlow's choice.
         compression (Compressor): See ``Compression``. Default: none.
         sparse_as_dense (bool): Convert IndexedSlices to dense tensors instead of gathering them. Default: False.
-        op (int): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int): Reduction, as in ``allreduce``. Default: ``Average``.
         gradient_predivide_factor (float): With ``Average`` over n ranks and a factor f, gradients are divided by f
             before and by n/f after the summation. Default: 1.0.
         num_groups (int): Deprecated; use ``groups``.
@@ -128,12 +128,12 @@ class _Distributed:
         """Compute gradients as tf.GradientTape does, and reduce them over the ranks.
 
         Args:
-            target: As for tf.GradientTape.
-            sources: As for tf.GradientTape.
-            output_gradients: As for tf.GradientTape.
+            target: Same as in tf.GradientTape.
+            sources: Same as in tf.GradientTape.
+            output_gradients: Same as in tf.GradientTape.
             use_generic_names (bool): Ignored; accepted for compatibility. tf.GradientTape has ``unconnected_gradients``
                 in this position, so a tf.UnconnectedGradients value is accepted too.
-            unconnected_gradients: As for tf.GradientTape.
+            unconnected_gradients: Same as in tf.GradientTape.
 
         Returns:
             Reduced gradients, in the structure of ``sources``.
@@ -204,14 +204,14 @@ def PartialDistributedGradientTape(
 
     Args:
         gradtape (tf.GradientTape): Tape.
-        device_dense (str): As for ``DistributedGradientTape``.
-        device_sparse (str): As for ``DistributedGradientTape``.
-        compression (Compressor): As for ``DistributedGradientTape``. Default: none.
-        sparse_as_dense (bool): As for ``DistributedGradientTape``. Default: False.
-        op (int): As for ``DistributedGradientTape``. Default: ``Average``.
-        gradient_predivide_factor (float): As for ``DistributedGradientTape``. Default: 1.0.
+        device_dense (str): Same as in ``DistributedGradientTape``.
+        device_sparse (str): Same as in ``DistributedGradientTape``.
+        compression (Compressor): Same as in ``DistributedGradientTape``. Default: none.
+        sparse_as_dense (bool): Same as in ``DistributedGradientTape``. Default: False.
+        op (int): Same as in ``DistributedGradientTape``. Default: ``Average``.
+        gradient_predivide_factor (float): Same as in ``DistributedGradientTape``. Default: 1.0.
         num_groups (int): Deprecated; use ``groups``.
-        groups (int or Sequence[Sequence], optional): As for ``DistributedGradientTape``.
+        groups (int or Sequence[Sequence], optional): Same as in ``DistributedGradientTape``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         local_layers (Layer or list[Layer], optional): Keras layers whose gradients are not reduced. They may be built
             later.

@@ -67,7 +67,7 @@ def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> b
 
     Args:
         ext_base_name (str): Name of the framework. Default: "tensorflow".
-        verbose (bool): As for ``horovod.common.util.gpu_available``. Default: False.
+        verbose (bool): Same as in ``horovod.common.util.gpu_available``. Default: False.
     """
     return util.gpu_available(ext_base_name, verbose)
 

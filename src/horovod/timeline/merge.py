@@ -160,7 +160,7 @@ def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operat
     return [together[key] for key in sorted(together)]
 
 
-_OWN_ROWS = 3  # rows of each rank in process 0 of the merged timeline: rank, schedules, steps
+_OWN_ROWS = 3  # rows of each rank under pid 0 of the merged trace: one each for the rank, its schedules and its steps
 
 
 def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:

@@ -101,7 +101,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **
     receive its content from rank 0. Incomplete and damaged files are skipped with a warning.
 
     Args:
-        path (str): Directory or URL, as for ``save_checkpoint``.
+        path (str): Directory or URL, as in ``save_checkpoint``.
         step (int, optional): Load only the checkpoint of this step.
         **objects: Objects with ``load_state_dict``, by the names with which they were saved. A part of them suffices.
 

@@ -176,7 +176,7 @@ class _Distributed:
         A rank that has run no backward pass since the last step first takes part in the other ranks' reduction.
 
         Args:
-            closure (Callable, optional): Closure as for the wrapped optimizer. Its loss is reduced as well, so that all
+            closure (Callable, optional): Passed to the wrapped optimizer. Its loss is reduced as well, so that all
                 ranks see the same value.
 
         Returns:
@@ -256,7 +256,7 @@ class _Distributed:
         All ranks must add the same group.
 
         Args:
-            param_group (dict): Parameter group as for ``torch.optim.Optimizer``.
+            param_group (dict): Same as in ``torch.optim.Optimizer``.
 
         Raises:
             ValueError: If a parameter has a complex or 8-bit floating-point dtype, or ``compression`` does not support

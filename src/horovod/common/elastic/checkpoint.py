@@ -101,7 +101,7 @@ def _register() -> None:
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # in a forked child, no thread is a Writer, so there is no wait
+    for thread in threading.enumerate():  # a forked child has none of its parent's writer threads to wait for
         if isinstance(thread, Writer):
             thread.join()
 

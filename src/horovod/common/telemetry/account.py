@@ -64,7 +64,7 @@ class Account:
         """
         self._job, self._engine, self._bus, self._settings, self._link_of = job, engine, bus, settings, link
         self._interval = max(1.0, job.size / _NOTES)
-        # Number the hosts, because the cross rank is ambiguous if hosts have different numbers of ranks.
+        # Identify a host by its first rank, because cross ranks are ambiguous if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
         self._lock = threading.RLock()  # protects all attributes below, except for the `threading.Event` objects
         self._own = OwnSteps()

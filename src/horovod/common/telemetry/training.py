@@ -91,7 +91,7 @@ class NoiseScale:
 
 # Maximum number of parameters that a warning names.
 _NAMED = 3
-# Maximum number of comparisons still waiting for reports.
+# Maximum number of unfinished comparisons, which lack some rank's report. Beyond it, the oldest is dropped.
 _OPEN = 64
 # Tolerated relative difference between ranks' samples of a parameter, because hardware can round differently.
 _UNLIKE = 1e-5

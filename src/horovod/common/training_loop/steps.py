@@ -10,8 +10,8 @@ from collections.abc import Callable
 class Marks:
     """Decides what counts as a training step in this process, and passes the end of each step to the engine.
 
-    If the program calls ``tell``, only these calls count. If not, the steps of one optimizer count. Without an
-    optimizer, the engine detects steps itself if ``find`` was called.
+    If the program calls ``tell``, each call ends a step, and nothing else does. Otherwise, the steps of one optimizer
+    count. If there is no optimizer either, the engine can detect steps itself, which ``find`` enables.
     """
 
     __slots__ = (

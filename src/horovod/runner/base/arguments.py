@@ -1,4 +1,4 @@
-"""Argument checks for the functions that start jobs, and the names of settings in error messages."""
+"""Argument checks for functions that start jobs, and the names that error messages use for the arguments."""
 
 from __future__ import annotations
 

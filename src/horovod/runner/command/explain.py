@@ -115,7 +115,7 @@ def _is_owner(pid: int, name: str) -> bool:
 
 
 def _rejection_reason(connection: socket.socket, pid: int) -> str:
-    """Return an empty string if the peer is process `pid` of the same user. Otherwise, describe the peer."""
+    """Describe the peer if it is not process `pid` with that process's user id. Otherwise, return an empty string."""
     there, user, _ = kernel.peer_credentials(connection)
     if there == pid and user == _user_of(pid):
         return ""

@@ -154,7 +154,7 @@ class Membership:
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            # The job has no training state if no member began the epoch with one, and this member still has none.
+            # If no member held training state when the epoch began, and this member holds none now, the job has none.
             if holds is not None:
                 worker.holds, self._has_progress = holds, holds or (self._has_progress and not self._fresh)
             worker.clear_deadline()

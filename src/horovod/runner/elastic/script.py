@@ -20,7 +20,7 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.job_result import LaunchError, describe_status
 from horovod.runner.plan import allocations
 
-MAX_SLOTS = 65536  # Maximum number of slots per host, which equals the maximum number of ranks per job
+MAX_SLOTS = 65536  # Maximum number of slots per host: the limit of ranks per job, because all can run on one host
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
 _SHOWN = 80  # Maximum number of characters of an invalid line that messages show

@@ -158,7 +158,7 @@ class ForeignAttempt:
             self._kill()
         if self._drain_until is None or self._output_ended:
             return
-        if not listening:  # While our own output is blocked, extend the time limit instead of reading the pipes.
+        if not listening:  # Our own output is blocked, so mpirun's is not read: extend the deadline for reading it.
             self._drain_until = now + _DRAIN
         if not self._pipes or now >= self._drain_until:
             self._end_output()

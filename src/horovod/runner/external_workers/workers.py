@@ -56,7 +56,7 @@ class ExternalWorkers:
         Args:
             address: Address of this host that the workers can reach.
             on_exit: Function to call when a worker has exited or left. It is called in another thread, with the
-                worker's number and a text. The text is empty, or describes for how long the worker has been silent.
+                worker's number and a message, which is empty or says for how long the worker has been silent.
             control: Queue of the workers' requests. Only for elastic jobs.
             variables: Environment variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies to the driver.
 

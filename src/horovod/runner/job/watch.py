@@ -92,7 +92,7 @@ class Watch:
 
     Attributes:
         received: Signals that have ended the job.
-        troubles: Messages about failures of hosts, agents or output, rather than of ranks.
+        troubles: Error messages about hosts, agents or output, but not about ranks.
         size: Number of processes, for messages.
     """
 

@@ -213,7 +213,7 @@ class Canvas:
     def _go_up(self, count: int) -> None:
         self._climbs = self.has_climbed = True
         missing = count - self._y
-        if missing > 0:  # The cursor moves above the first line that can still change, so insert lines before it.
+        if missing > 0:  # The target is above row 0, the first line that can still change, so insert rows before it.
             self._rows[:0] = [Row(live=True) for _ in range(missing)]
             self._y += missing
             del self._rows[ROWS_LIMIT:]

@@ -149,7 +149,7 @@ class Reach(Protocol):
 
 
 class ThisMachine:
-    """Launch method that starts an agent on this machine, as a child process."""
+    """Agent launcher for this machine, which runs the agent as a child process."""
 
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.agent_command(), remote=False)
@@ -159,7 +159,7 @@ class ThisMachine:
 
 
 class BySsh:
-    """Launch method that starts an agent on another host, over a direct ssh connection."""
+    """Agent launcher for another host, which it reaches over a direct ssh connection."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._remote = remote
@@ -172,7 +172,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """Launch method that starts an agent over ssh from another host. The agent on that host runs the ssh command."""
+    """Agent launcher over ssh from another host. The agent on that other host runs the ssh command."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -184,7 +184,7 @@ class Through(BySsh):
 
 
 class BySrun:
-    """Launch method that starts an agent on a node of a Slurm allocation, as a job step.
+    """Agent launcher for a node of a Slurm allocation, which runs the agent as a job step.
 
     All steps are started from this machine, because Slurm distributes the work to the nodes itself.
     """

@@ -136,7 +136,7 @@ def send_to_data_service(
         compute_config (TfDataServiceConfig): Configuration of the service.
         rank (int): Rank of this process in the training job.
         size (int, optional): Number of ranks in the training job.
-        processing_mode (str or object): As for ``tf.data.experimental.service.distribute``. Default:
+        processing_mode (str or object): Same as in ``tf.data.experimental.service.distribute``. Default:
             "distributed_epoch".
         reuse_dataset (bool): Let the ranks of a dispatcher share one pass over the dataset instead of one pass each.
             All ranks of the job must then make this call, like a collective. Default: False.

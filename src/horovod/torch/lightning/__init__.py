@@ -382,10 +382,10 @@ def HorovodStrategy(
     ``sync_dist=True``, and torchmetrics metrics, cover all ranks. Only rank 0 reads and writes checkpoints.
 
     Args:
-        compression (Compressor): As for ``hvd.DistributedOptimizer``. Default: none.
-        op (int): As for ``hvd.DistributedOptimizer``. Default: ``Average``.
-        gradient_predivide_factor (float): As for ``hvd.DistributedOptimizer``. Default: 1.0.
-        sparse_as_dense (bool): As for ``hvd.DistributedOptimizer``. Default: False.
+        compression (Compressor): Same as in ``hvd.DistributedOptimizer``. Default: none.
+        op (int): Same as in ``hvd.DistributedOptimizer``. Default: ``Average``.
+        gradient_predivide_factor (float): Same as in ``hvd.DistributedOptimizer``. Default: 1.0.
+        sparse_as_dense (bool): Same as in ``hvd.DistributedOptimizer``. Default: False.
         device (torch.device, optional): Device of this rank. Default: chosen by the local rank from the Trainer's
             ``devices``.
         package (module, optional): The module ``lightning.pytorch`` or ``pytorch_lightning``; a Trainer accepts only

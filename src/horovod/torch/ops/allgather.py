@@ -135,7 +135,7 @@ def grouped_allgather_async(
     """Start an allgather of several tensors in a single operation, and return its handle.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors, each as in ``allgather``, the same number on all ranks.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -159,7 +159,7 @@ def grouped_allgather(
     The operation is differentiable, as ``allgather`` is. The gradients are also reduced in a single operation.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors, each as in ``allgather``, the same number on all ranks.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

@@ -106,11 +106,11 @@ def allreduce_async(
     """Start an allreduce whose result is a new tensor, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``allreduce``. Do not change it before ``synchronize``.
+        tensor (torch.Tensor): Same as in ``allreduce``. Do not change it before ``synchronize``.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
-        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int, optional): Reduction, as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -150,12 +150,12 @@ def allreduce_async_(
     """Start an allreduce in place, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result. Do not read or write it before
+        tensor (torch.Tensor): Same as in ``allreduce``; receives the result. Do not read or write it before
             ``synchronize``.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
-        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int, optional): Reduction, as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -197,11 +197,11 @@ def allreduce_(
     """Reduce a tensor over all ranks, in place. The operation is not differentiable.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result.
+        tensor (torch.Tensor): Same as in ``allreduce``; receives the result.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
-        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int, optional): Reduction, as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

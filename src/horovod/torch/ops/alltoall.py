@@ -79,8 +79,8 @@ def alltoall_async(
     """Start an alltoall, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``alltoall``. Do not change it before ``synchronize``.
-        splits (Sequence[int] or torch.Tensor, optional): Rows for each rank, as for ``alltoall``.
+        tensor (torch.Tensor): Same as in ``alltoall``. Do not change it before ``synchronize``.
+        splits (Sequence[int] or torch.Tensor, optional): Rows for each rank, as in ``alltoall``.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

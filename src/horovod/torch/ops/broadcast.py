@@ -40,7 +40,7 @@ def broadcast_async(
     """Start a broadcast whose result is a new tensor, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``broadcast``. Do not change it before ``synchronize``.
+        tensor (torch.Tensor): Same as in ``broadcast``. Do not change it before ``synchronize``.
         root_rank (int): World rank of the root.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
@@ -65,7 +65,7 @@ def broadcast_async_(
     """Start a broadcast in place, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``broadcast``, which receives the root's values. Do not read or write it
+        tensor (torch.Tensor): Same as in ``broadcast``; receives the root's values. Do not read or write it
             before ``synchronize``.
         root_rank (int): World rank of the root.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
@@ -89,7 +89,7 @@ def broadcast_(
     """Overwrite a tensor with the root's tensor. The operation is not differentiable.
 
     Args:
-        tensor (torch.Tensor): Tensor to overwrite, with the same requirements as for ``broadcast``.
+        tensor (torch.Tensor): Tensor to overwrite, with the same requirements as in ``broadcast``.
         root_rank (int): World rank of the root.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.

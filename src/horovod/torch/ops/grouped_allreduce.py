@@ -99,10 +99,10 @@ def grouped_allreduce_async(
     """Start an allreduce of several tensors in a single operation, and return its handle.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors, each as in ``allreduce``, the same number on all ranks.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
-        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int, optional): Reduction, as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -148,11 +148,11 @@ def grouped_allreduce_async_(
     """Start an in-place allreduce of several tensors in a single operation, and return its handle.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
-            the same number of tensors.
+        tensors (Sequence[torch.Tensor]): Same as in ``grouped_allreduce``; they receive the results. All ranks must
+            pass the same number of tensors.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
-        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int, optional): Reduction, as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -183,11 +183,11 @@ def grouped_allreduce_(
     """Reduce several tensors over all ranks in a single operation, in place. The operation is not differentiable.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
-            the same number of tensors.
+        tensors (Sequence[torch.Tensor]): Same as in ``grouped_allreduce``; they receive the results. All ranks must
+            pass the same number of tensors.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
-        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int, optional): Reduction, as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -228,12 +228,12 @@ def grouped_allreduce(
     The operation is differentiable, as ``allreduce`` is. The gradients are also reduced in a single operation.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors, each as in ``allreduce``, the same number on all ranks.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.
-        op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
+        op (int, optional): Reduction, as in ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

@@ -141,7 +141,7 @@ def wait_briefly(handle: int, seconds: float) -> bool:
         True if the operation has ended.
 
     Raises:
-        ValueError: If the handle is unknown, as for ``poll``.
+        ValueError: If the handle is unknown, as in ``poll``.
     """
     record = _records.get(handle)
     if record is None:

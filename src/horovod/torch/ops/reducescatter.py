@@ -75,7 +75,7 @@ def reducescatter_async(
     """Start a reducescatter, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``reducescatter``. Do not change it before ``synchronize``.
+        tensor (torch.Tensor): Same as in ``reducescatter``. Do not change it before ``synchronize``.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         op (int): ``Average`` (default) or ``Sum``.
@@ -174,7 +174,7 @@ def grouped_reducescatter_async(
     """Start a reducescatter of several tensors in a single operation, and return its handle.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors, each as in ``reducescatter``, the same number on all ranks.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -215,7 +215,7 @@ def grouped_reducescatter(
     The operation is differentiable, as ``reducescatter`` is. The gradients are also gathered in a single operation.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors, each as in ``reducescatter``, the same number on all ranks.
         name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.

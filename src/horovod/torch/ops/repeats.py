@@ -20,8 +20,8 @@ from horovod.common.process_sets import global_process_set
 
 Repeat = _core.Repeat
 
-# Maximum number of stored names. When it is exceeded, the oldest name is dropped. This happens only in programs that
-# use new names in every step, because most models have fewer parameters.
+# Maximum number of stored names. Beyond it, the oldest name is dropped. Most models have fewer parameters, so mainly
+# programs that use new names in every step exceed it.
 _LIMIT = 8192
 
 # Reusable operations, keyed by name. Operations in flight stay in the dict; native code marks them as busy.

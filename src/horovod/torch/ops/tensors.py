@@ -196,7 +196,7 @@ def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     shares it with its parent.
 
     Args:
-        *size (int or Sequence[int]): Shape, as for ``torch.empty``.
+        *size (int or Sequence[int]): Shape, as in ``torch.empty``.
         dtype (torch.dtype, optional): Any dtype that the operations support. Default: torch's default dtype.
 
     Returns:

@@ -52,7 +52,7 @@ _MAX_MOVES = 2
 
 @dataclass
 class _Proposal:
-    """Proposed change of buckets, on which the ranks have not agreed yet."""
+    """Proposal to change which gradients share a bucket, sent to all ranks for agreement."""
 
     work: Any
     message: torch.Tensor
