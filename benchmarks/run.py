@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from cases import COLUMNS, DEFAULT, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
 from jobs import Job, JobError, missing, start
-from report import Cell, of_limit, quantile, slowest, table, throughput
+from report import Cell, limit_line, quantile, slowest, table, throughput
 
 
 def probe() -> dict[str, float]:
@@ -133,7 +133,7 @@ class Run:
             part
             for part in (
                 table(np, self.columns, rows),
-                of_limit(rows),
+                limit_line(rows),
                 throughput(np, self.columns, rows, counted),
             )
             if part
