@@ -182,7 +182,8 @@ void Driver::leave_schedule(uint64_t final_position) {
     if (!run_bucket()) return;
   }
   if (submissions_->progress().ready == kNoPart) executed_ += final_position;
-  // Withdraw the data of a bucket that does not run, before this rank takes part in negotiation again.
+  // Withdraw the data of a bucket that does not run. No rank can start another collective of the group yet, because the coordinator ignores
+  // requests of earlier epochs, and this rank sends its requests of the next epoch later.
   if (staged_in_) staged_in_->withdraw();
   staged_in_ = nullptr;
   const size_t buckets = std::max<size_t>(1, submissions_->buckets());

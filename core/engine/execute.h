@@ -22,7 +22,7 @@ class Executor {
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
   // Store this rank's contribution to an allreduce in shared memory before it is certain that the allreduce runs, so that other ranks need
-  // not wait for it later. Return false if nothing was stored. It never is if may_stage() is false.
+  // not wait for it later. Return false if nothing was stored. Call this only for responses for which may_stage() is true.
   static bool may_stage(const Response& response);
   bool stage_early(const Response& response, const std::vector<Operation*>& operations);
 

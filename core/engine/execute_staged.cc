@@ -22,7 +22,7 @@ size_t Executor::staged_count(const Response& r) const {
 }
 
 bool Executor::may_stage(const Response& r) {
-  // Maximum size in bytes. The direct algorithm for small data has a lower limit.
+  // Maximum size in bytes. Tuning::direct_bytes usually sets a lower limit.
   constexpr size_t kMax = 64u << 10;
   if (r.kind != Kind::allreduce || r.device != DeviceKind::host || r.across_hosts || r.op == ReduceOp::adasum) return false;
   if (r.wire != WireFormat::none || r.prescale != 1.0 || sums_exactly(r)) return false;

@@ -50,7 +50,7 @@ void ProgressLock::lock_for_thread() {
 
 bool ProgressLock::drive(Operation& op, Deadline deadline) {
   // Let the engine's thread take the lock first if it waits. A program that calls one operation after another would
-  // otherwise take the lock again before the woken thread runs, and each operation would wake it for nothing.
+  // otherwise take the lock again before the thread, which unlocking wakes, runs, and each operation would wake it for nothing.
   if (thread_waits_.load(std::memory_order_relaxed)) ::sched_yield();
   if (!mutex_.try_lock() && !lock_soon(op)) return op.done();
   // While this caller runs the progress loop, peers must not wake the engine's thread. Write the sleep state only if it changes, because

@@ -151,7 +151,7 @@ class Submissions {
   Clock::time_point last_{};
   // Cursor of the running schedule. Only the driver changes this pointer.
   std::unique_ptr<ScheduleCursor> cursor_;
-  // Memory for the operations of a bucket, reused by take_bucket(). The cursor stores pointers to Operation as void*.
+  // Memory for the operations of a bucket, reused by take_bucket() and peek_bucket(). The cursor stores pointers to Operation as void*.
   std::vector<void*> tokens_;
   // Copy of cursor_->ready() that progress() reads without the lock.
   std::atomic<uint64_t> ready_{0};

@@ -85,7 +85,7 @@ class NodeGroup {
   Status begin(Stage* stage);
   // Start the next collective before it is certain that all ranks run it. Return false, without waiting, if a rank still uses the staging
   // memory. Otherwise, the caller stores the data of the first stage and calls publish_early(), which wakes no rank. The next begin() then
-  // returns the same memory. If the collective does not run after all, the caller calls withdraw() before this rank takes part in another
+  // returns the same memory. If the collective does not run after all, the caller calls withdraw() before any rank can start another
   // collective of the group.
   bool begin_early(Stage* stage);
   void publish_early();

@@ -47,7 +47,8 @@ struct SegmentHeader {
 
 // Shared-memory counters of one local rank in one process set.
 struct SetLine {
-  // Number of collective stages that this rank has finished (NodeGroup), for which its peers wait in every operation.
+  // Number of collective stages that this rank has finished, for which its peers wait in every operation. NodeGroup::withdraw() takes one
+  // stage back.
   alignas(64) std::atomic<uint64_t> progress{0};
   // This rank's ScheduleWord: its position in the running schedule. Used by the engine.
   std::atomic<uint64_t> schedule{0};
