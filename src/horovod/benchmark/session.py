@@ -177,7 +177,7 @@ class Session:
         for turn in range(self._options.rounds):
             warm_up = (3 if turn == 0 else 1) * case.inner
             for name, _, operation, barrier in columns:
-                local[name] += timed(operation, barrier, warm_up, case.samples, case.inner)
+                local[name] += timed(operation, barrier, warm_up, case.samples, case.inner, case.inner // 4)
             if self._with_mpi:
                 mpi += report.slowest(self._turn_of_mpi(case, warm_up))
                 self._horovod.barrier()

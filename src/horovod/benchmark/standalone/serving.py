@@ -30,17 +30,25 @@ def pin(cpu: int) -> None:
 
 
 def timed(
-    operation: Callable[[], object], barrier: Callable[[], object], warm_up: int, samples: int, inner: int
+    operation: Callable[[], object],
+    barrier: Callable[[], object],
+    warm_up: int,
+    samples: int,
+    inner: int,
+    settle: int = 0,
 ) -> list[float]:
     """Measure samples, and return each as seconds per operation: the mean of ``inner`` consecutive operations.
 
-    A barrier before each sample synchronizes the ranks.
+    A barrier before each sample synchronizes the ranks. ``settle`` operations, not measured, follow it, because a
+    barrier interrupts what libraries prepare for repeated operations.
     """
     for _ in range(warm_up):
         operation()
     seconds = []
     for _ in range(samples):
         barrier()
+        for _ in range(settle):
+            operation()
         start = time.perf_counter()
         for _ in range(inner):
             operation()
@@ -63,7 +71,7 @@ class _Rank:
         if key not in self._prepared:
             self._prepared[key] = self._peer.prepare(case, request["mode"])
         operation, barrier = self._prepared[key], self._peer.barrier
-        return {"seconds": timed(operation, barrier, request["warm_up"], case.samples, case.inner)}
+        return {"seconds": timed(operation, barrier, request["warm_up"], case.samples, case.inner, case.inner // 4)}
 
 
 def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> None:
