@@ -31,7 +31,7 @@ def _rule(pattern: str, instead: str, budget: int, kind: str = "line") -> Rule:
 
 RULES = {
     "accepted is": _rule(r"accepted (is|are)\b", "`x` must be ..., got ...", 0),
-    "unnamed subject": _rule(r"\b(nobody|somebody|whoever|everybody)\b", "name the rank, caller or process", 65),
+    "unnamed subject": _rule(r"\b(nobody|somebody|whoever|everybody)\b", "name the rank, caller or process", 18),
     "old idiom": _rule(
         r"\b(in vain|for ever|becomes? of|of its own|of ours|how many-th|what is none)\b", "a plain verb", 12
     ),
