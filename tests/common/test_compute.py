@@ -108,7 +108,7 @@ def test_closed_readers_are_not_waited_for(service, monkeypatch, caplog):
         one.register_reader(0)
         thread = waits(service, 3, 3)
         for _ in range(40):
-            one.say_reader_lives(0, 0)
+            one.send_reader_heartbeat(0, 0)
             thread.join(0.1)
         assert thread.is_alive(), "one lives"
         thread.join(60)

@@ -32,7 +32,7 @@ def train(switch):
     for number in range(40):
         if switch and number % 10 == 0 and hvd.rank() == 0:
             bucket, small, threshold = SWITCHES[number // 10]
-            bucket_tuning.enabled = BucketSizes(bucket, small)
+            bucket_tuning.requested = BucketSizes(bucket, small)
             frontends.engine.retune(threshold, f"chunk_bytes={4096 << number // 10}")
         step(net, optimizer, number)
         if number % 10 == 9:
@@ -50,6 +50,6 @@ def test_switching_algorithms_keeps_results_bitwise_equal():
         assert shapes == [(1, 5), (4, 6), (1, 6), (1, 6)]
         assert all(map(torch.equal, usual, tuned))
     finally:
-        bucket_tuning.enabled = None
+        bucket_tuning.requested = None
         if hvd.rank() == 0:
             frontends.engine.retune(128 << 20, frontends.engine.tuning)
