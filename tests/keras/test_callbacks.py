@@ -192,7 +192,7 @@ def test_load_model(tmp_path):
         path = f"{tmp_path}/{kind.__name__}{rank}.keras"
         model.save(path)
         # A plain process gets a plain optimizer with the state.
-        with keras.saving.custom_object_scope({"Mine": CustomSGD}):
+        with keras.saving.custom_object_scope({"CustomSGD": CustomSGD}):
             plain = keras.models.load_model(path)
         assert "horovod" not in "".join(c.__module__ for c in type(plain.optimizer).__mro__)
         assert type(plain.optimizer).__name__ == kind.__name__
