@@ -30,7 +30,7 @@ def run(request, monkeypatch):
 
 
 def test_init_by_communicators(run):
-    run("world_and_parts", 4)
+    run("world_and_splits", 4)
 
 
 def test_process_sets_by_communicators(run):
