@@ -29,7 +29,7 @@ class Executor {
   // The steps of a guarded allreduce (engine/schedule_sync.h) before and after the reduction. stage() writes this rank's contribution to
   // `values`: staged_count() elements of the accumulation type. deliver() distributes the reduced values. For a barrier, there are no
   // values, and deliver() only notifies the observers.
-  size_t staged_count(const Response& response) const;
+  static size_t staged_count(const Response& response);
   void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
 

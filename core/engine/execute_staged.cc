@@ -13,7 +13,7 @@ constexpr int kNarrowSlot = 8;
 
 }  // namespace
 
-size_t Executor::staged_count(const Response& r) const {
+size_t Executor::staged_count(const Response& r) {
   // A barrier has the shape of a scalar, but no elements.
   if (r.kind != Kind::allreduce) return 0;
   size_t total = 0;
@@ -26,8 +26,7 @@ bool Executor::may_stage(const Response& r) {
   constexpr size_t kMax = 64u << 10;
   if (r.kind != Kind::allreduce || r.device != DeviceKind::host || r.across_hosts || r.op == ReduceOp::adasum) return false;
   if (r.wire != WireFormat::none || r.prescale != 1.0 || sums_exactly(r)) return false;
-  size_t total = 0;
-  for (const auto& shape : r.shapes) total += elements_of(shape);
+  const size_t total = staged_count(r);
   return total > 0 && total * size_of(r.dtype) <= kMax;
 }
 
