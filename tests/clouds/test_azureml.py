@@ -108,7 +108,7 @@ def test_a_notebook_creates_the_same_jobs(sdk):
         assert sorted(job.command.split()) == sorted(read.command.split())
         key = {"HOROVOD_JOB_KEY"} if kind == "pytorch" else set()
         assert set(job.environment_variables) == {*read.environment_variables, *key}
-        assert job.outputs["checkpoints"].path.startswith(read.outputs["checkpoints"].path + "-"), "one of its own"
+        assert job.outputs["checkpoints"].path.startswith(read.outputs["checkpoints"].path + "-"), "a folder per job"
     keys = {submit.job(1, 1, "pytorch", "x").environment_variables["HOROVOD_JOB_KEY"] for _ in range(2)}
     assert {len(bytes.fromhex(key)) for key in keys} == {32}
     assert len(keys) == 2, "each job has its own"

@@ -44,7 +44,7 @@ NEW, OLD = Worker(1, "a", "a"), Worker(0, "a", "a", survivor=True)
 def test_ready_workers_wait_for_starting_ones_with_a_limit():
     admission = Admission()
     assert admission.next_time(0.0) is None
-    assert admission.may_join([NEW], False, 1.0), "there is nobody to wait for"
+    assert admission.may_join([NEW], False, 1.0), "no worker is starting"
     assert not admission.may_join([NEW, OLD], True, 2.0)
     assert admission.next_time(2.0) == 1.0 + JOIN_SECONDS
     assert not admission.may_join([NEW], True, 0.9 + JOIN_SECONDS)

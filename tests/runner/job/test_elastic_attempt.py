@@ -42,7 +42,7 @@ def test_messages_while_stopping_cause_no_wakeups():
 
     assert events(60.0)
     attempt.stop(1.0)
-    assert not events(1.0), "nobody would take it, so the loop would spin"
+    assert not events(1.0), "no caller would take the event, so the loop would spin"
     attempt.close()
     assert len(os.listdir("/proc/self/fd")) <= before
 

@@ -139,7 +139,7 @@ def examined_hosts(*arguments, environ):
 def test_the_doctor_examines_all_workers(capsys, local):
     assert examined_hosts(environ=SAGEMAKER) == ["algo-1"] * 8 + ["algo-2"] * 8
     assert capsys.readouterr().err.count("SageMaker has given this job algo-1:8,algo-2:8") == 1
-    assert examined_hosts(environ=VERTEX) == ["localhost", *VERTEX_NAMES[1:]], "nobody tells of GPUs"
+    assert examined_hosts(environ=VERTEX) == ["localhost", *VERTEX_NAMES[1:]], "no variable describes GPUs"
     assert examined_hosts("-np", "2", environ=VERTEX) == ["localhost", VERTEX_NAMES[1]]
     capsys.readouterr()
     assert examined_hosts("-H", "a:2,b:1", environ=SAGEMAKER) == ["a", "a", "b"]
