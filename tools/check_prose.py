@@ -31,9 +31,9 @@ def _rule(pattern: str, instead: str, budget: int, kind: str = "line") -> Rule:
 
 RULES = {
     "accepted is": _rule(r"accepted (is|are)\b", "`x` must be ..., got ...", 0),
-    "unnamed subject": _rule(r"\b(nobody|somebody|whoever|everybody)\b", "name the rank, caller or process", 18),
+    "unnamed subject": _rule(r"\b(nobody|somebody|whoever|everybody)\b", "name the rank, caller or process", 15),
     "old idiom": _rule(
-        r"\b(in vain|for ever|becomes? of|of its own|of ours|how many-th|what is none)\b", "a plain verb", 12
+        r"\b(in vain|for ever|becomes? of|of its own|of ours|how many-th|what is none)\b", "a plain verb", 11
     ),
     "fragment": _rule(
         r"\A(What|Of|Who|Whoever|Whether|Those|That which)\b|\A[^\n]*\?(?=\n\n|\s*\Z)|\A.{0,24}(?=\n\n|\Z)",
