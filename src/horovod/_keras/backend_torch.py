@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 import horovod.torch as hvd
-from horovod.common.compression import check_wire
+from horovod.common.compression import check_wire, leaves_alone, wire_of
 from horovod.common.frontends import TORCH as frontend
-from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring
 from horovod.torch.mpi_ops import _basics
@@ -58,9 +57,22 @@ def reduce_gradients(
         if sparse:
             raise ValueError(f"groups: gradient {names[sparse[0]]!r} must be dense; set sparse_as_dense=True")
         group_names[id(group)] = grouping.group_names("grouped_allreduce", names[group[0]], len(group), process_set)
+    wire, alone = wire_of(compression), leaves_alone(compression)
     pending = _Pending()
     try:
-        for position, (grad, name) in enumerate(zip(grads, names, strict=True)):
+        for position, (grad, name, variable) in enumerate(zip(grads, names, variables, strict=True)):
+            # Reduce in place only if the tensor is a temporary copy or a parameter's own ``grad``. Read the attribute
+            # ``_value`` of a Keras variable, because its property ``value`` takes longer than the rest of this loop.
+            ours = grad is getattr(variable, "_value", variable).grad
+            group = members.get(position)
+            full_name, group_name, size = f"allreduce.{name}", "", 0
+            if alone and group is None and not (grad.is_sparse or grad.requires_grad):
+                # Fast path for most gradients: resubmit the operation of the previous step.
+                target = grad if ours else torch.empty_like(grad)
+                repeat = repeats.submit((full_name, 0, wire), grad, target, op, prescale, postscale, process_set)
+                if repeat is not None:
+                    pending.add(repeat, target)
+                    continue
             grad = grad.detach()
             if grad.is_sparse and not sparse_as_dense:
                 scaled = _scaled(grad, prescale * postscale)
@@ -69,15 +81,11 @@ def reduce_gradients(
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
             tensor = plain(tensor)
-            # Reduce in place only if the tensor is a temporary copy or a parameter's own ``grad``.
-            ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
-            target = tensor if ours else torch.empty_like(tensor)
-            group = members.get(position)
-            full_name, group_name, size = wire_name("allreduce", name), "", 0
+            target = tensor if ours or tensor is not grad else torch.empty_like(tensor)
             if group is not None:
                 group_name, member_names = group_names[id(group)]
                 full_name, size = member_names[list(group).index(position)], len(group)
-            wire = check_wire(compression, tensor, op, f"gradient {name!r}")
+            check_wire(compression, tensor, op, f"gradient {name!r}")
             scales = (prescale, postscale)
             known = (full_name, size, wire)
             repeat = repeats.submit(known, tensor, target, op, *scales, process_set)
@@ -87,7 +95,8 @@ def reduce_gradients(
                     (tensor, target),
                 )
                 repeat = repeats.create(work, known, tensor, op, *scales, process_set)
-            pending.add(repeat, tensor, target, partial(compression.decompress, target, context))
+                repeat.source, repeat.result = tensor, target
+            pending.add(repeat, partial(compression.decompress, target, context))
     except Exception:
         # Raise the first error, because later errors are only consequences of it.
         with contextlib.suppress(Exception):
@@ -108,14 +117,11 @@ class _Pending:
 
     def __init__(self) -> None:
         self._repeats: list[Repeat] = []
-        self._keep: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._finish: list[Callable[[], torch.Tensor]] = []
+        self._finish: list[torch.Tensor | Callable[[], torch.Tensor]] = []
 
-    def add(
-        self, repeat: Repeat, source: torch.Tensor, target: torch.Tensor, finish: Callable[[], torch.Tensor]
-    ) -> None:
+    def add(self, repeat: Repeat, finish: torch.Tensor | Callable[[], torch.Tensor]) -> None:
+        """Add an operation. ``finish`` is its result, or a function that returns it after the operation."""
         self._repeats.append(repeat)
-        self._keep.append((source, target))
         self._finish.append(finish)
 
     def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
@@ -125,17 +131,19 @@ class _Pending:
     def results(self) -> list[torch.Tensor]:
         """Wait for all operations. Return their results, or raise the first error."""
         failure: Exception | None = None
-        try:
-            handles.wait_all([repeat.work for repeat in self._repeats], self._keep)
-            # Keep the operations, so that the next step can reuse them.
-            for repeat in self._repeats:
-                repeats.put_back(repeat)
-        except Exception as error:
-            failure = error
+        for repeat in self._repeats:
+            try:
+                # Keep the operation, so that the next step can reuse it.
+                handles.wait_for(repeat, None)
+            except Exception as error:
+                failure = failure or error
+            except BaseException:
+                self.park()
+                raise
         results: list[torch.Tensor] = []
         for finish in self._finish:
             try:
-                results.append(finish())
+                results.append(finish if isinstance(finish, torch.Tensor) else finish())
             except Exception as error:
                 failure = failure or error
         if failure is not None:
@@ -145,7 +153,7 @@ class _Pending:
     def park(self) -> None:
         """Keep the tensors of unfinished operations alive, without waiting for the operations."""
         for repeat in self._repeats:
-            handles.park(repeat.work, self._keep)
+            handles.park(repeat.work, (repeat, repeat.source, repeat.result))
 
 
 def _parameter(variable: Any) -> Any:
