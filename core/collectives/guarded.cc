@@ -98,19 +98,17 @@ Status GuardedAllreduce::finish_step() {
 }
 
 Status GuardedAllreduce::check(const GuardHeader& remote) const {
+  if (remote.schedule == schedule_ && remote.position == position_ && remote.bytes == bytes_ && remote.step == steps_[at_].number)
+    return {};
   const std::string peer = peer_name(*comm_, steps_[at_].peer);
+  const std::string here = " at position " + std::to_string(position_) + " of schedule " + std::to_string(schedule_);
   if (remote.schedule != schedule_ || remote.position != position_) {
     return Status(Code::internal, peer + " is at position " + std::to_string(remote.position) + " of schedule " +
-                                      std::to_string(remote.schedule) + ", this rank at position " + std::to_string(position_) +
-                                      " of schedule " + std::to_string(schedule_));
+                                      std::to_string(remote.schedule) + ", this rank" + here);
   }
-  if (remote.bytes != bytes_ || remote.step != steps_[at_].number) {
-    return Status(Code::internal, peer + " is out of step at position " + std::to_string(position_) + " of schedule " +
-                                      std::to_string(schedule_) + ": " + std::to_string(remote.bytes) + " bytes in step " +
-                                      std::to_string(remote.step) + ", expected " + std::to_string(bytes_) + " in step " +
-                                      std::to_string(steps_[at_].number));
-  }
-  return {};
+  return Status(Code::internal, peer + " is out of step" + here + ": " + std::to_string(remote.bytes) + " bytes in step " +
+                                    std::to_string(remote.step) + ", expected " + std::to_string(bytes_) + " in step " +
+                                    std::to_string(steps_[at_].number));
 }
 
 void GuardedAllreduce::poll_fds(std::vector<std::pair<int, short>>& fds) const {

@@ -95,8 +95,11 @@ bool Driver::turn(bool flush) {
   if (schedule_sync_) {
     moved |= run_schedule();
     if (shutdown_state_.over()) return true;
-    // In a schedule on one node, only the engine's thread handles the sockets, on which it sleeps. A caller needs none of them.
-    if (schedule_sync_ && connections_.one_node() && flush && !shutdown_state_.leaving()) return moved;
+    // In a schedule on one node, only the engine's thread handles the sockets, on which it sleeps. A caller needs none of them. In a
+    // guarded schedule, a caller needs them only if a rank leaves, so it reads them in every kGuardedTurns-th turn.
+    constexpr uint64_t kGuardedTurns = 16;
+    const bool skip = schedule_sync_ && (connections_.one_node() || (schedule_sync_->guarded() && turns_ % kGuardedTurns != 0));
+    if (skip && flush && !shutdown_state_.leaving()) return moved;
   }
   moved |= send_requests(flush);
   moved |= receive();

@@ -211,7 +211,8 @@ class Driver {
   std::vector<bool> may_stage_;
   // Group in which the next bucket's data are staged, or null.
   NodeGroup* staged_in_ = nullptr;
-  std::vector<Operation*> staged_operations_;
+  // Operations of the bucket that is staged or voted on, kept to reuse the memory.
+  std::vector<Operation*> operations_;
 
   // Description of the operation being executed, for error messages.
   std::string busy_;

@@ -128,9 +128,9 @@ bool Driver::run_schedule() {
 void Driver::stage_next(const Submissions::Progress& p) {
   if (staged_in_ || p.deviated || p.ready <= p.executed || p.ready == kNoPart || !may_stage_[p.executed % may_stage_.size()]) return;
   if (!schedule_sync_->shared() || !schedule_sync_->must_publish(p.ready)) return;
-  const Response& response = submissions_->peek_bucket(&staged_operations_)->parts.front();
+  const Response& response = submissions_->peek_bucket(&operations_)->parts.front();
   Comm* comm = connections_.comm(response.set);
-  if (comm && executor_.stage_early(response, staged_operations_)) staged_in_ = comm->node;
+  if (comm && executor_.stage_early(response, operations_)) staged_in_ = comm->node;
 }
 
 bool Driver::run_bucket() {

@@ -8,9 +8,9 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   if (!readiness_vote_.under_way()) {
     const bool leave = schedule_sync_->frozen();
     if (!leave && p.ready <= p.executed) return Vote::idle;
-    std::vector<Operation*> ops;
-    if (!leave) submissions_->peek_bucket(&ops);
-    readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
+    operations_.clear();
+    if (!leave) submissions_->peek_bucket(&operations_);
+    readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, operations_);
   }
   // Apply the timeout only after a rank has asked to leave the schedule, because all votes are then due. Without such a request, a program
   // can be arbitrarily late.
@@ -28,13 +28,12 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
 }
 
 void Driver::finish_guarded() {
-  std::vector<Operation*> ops;
   std::vector<OperationPtr> keep;
-  const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
+  const Schedule::Bucket* bucket = submissions_->take_bucket(&operations_, &keep);
   ++executed_;
-  readiness_vote_.deliver(bucket->parts.front(), ops);
+  readiness_vote_.deliver(bucket->parts.front(), operations_);
   observers_->notify(&Observer::bucket_done, *bucket);
-  finish(ops, {});
+  finish(operations_, {});
 }
 
 }  // namespace hvd
