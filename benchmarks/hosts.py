@@ -162,7 +162,7 @@ def line(label: str, hosts: int, nbytes: int, cells: dict[str, Cell]) -> str:
             continue
         low, median, high = (quantile(cell.seconds, q) for q in (0.1, 0.5, 0.9))
         cpu = quantile(cell.cpu, 0.5)
-        text = f"{median * 1e3:.3f} ({low * 1e3:.3f}-{high * 1e3:.3f}), {gbit(hosts, nbytes, median):.2f}"
+        text = f"{median * 1e3:.4g} ({low * 1e3:.4g}-{high * 1e3:.4g}), {gbit(hosts, nbytes, median):.2f}"
         if horovod and horovod.seconds and name != OURS:
             text += f" **{median / quantile(horovod.seconds, 0.5):.2f}x**"
         text += f"; cpu {cpu * 1e3:.3f}"

@@ -1,11 +1,13 @@
 """Benchmark peer that uses plain sockets in a ring, to show the speed of the link without a collective.
 
 Each rank sends 2 (P-1)/P times the case's bytes to the next rank, and receives as many from the previous rank. An
-allreduce must send and receive this amount on each host.
+allreduce must send and receive this amount on each host. Small messages are exchanged by a loop in C, which does not
+sleep (limit.c).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import threading
@@ -14,8 +16,12 @@ from collections.abc import Callable
 
 from cases import Case
 
+from . import limit
+
 _PORT = 41000
 _CONNECT_SECONDS = 30.0
+# Maximum size in bytes of a message that the loop in C exchanges.
+_SMALL = 16 << 10
 
 
 class Peer:
@@ -57,6 +63,8 @@ class Peer:
     def prepare(self, case: Case, mode: str) -> Callable[[], None]:
         each = 2 * (self.size - 1) * case.bytes // self.size // self.streams
         buffer, target = memoryview(bytes(each)), memoryview(bytearray(each))
+        if self.streams == 1 and each <= _SMALL and limit.compiler():
+            return self._small(each)
 
         def move() -> None:
             threads = [threading.Thread(target=s.sendall, args=(buffer,)) for s in self.out]
@@ -66,6 +74,22 @@ class Peer:
             take(self.incoming[0], target)
             for thread in threads:
                 thread.join()
+
+        return move
+
+    def _small(self, each: int) -> Callable[[], None]:
+        exchange = limit.compiled().exchange
+        data, target = (ctypes.c_char * each)(), (ctypes.c_char * each)()
+        to, source = self.out[0], self.incoming[0]
+        # Use one connection in both directions if there is only one neighbour: the messages then also carry the
+        # acknowledgements.
+        if self.size == 2:
+            to = source = to if self.rank == 0 else source
+        arguments = (to.fileno(), data, source.fileno(), target, each)
+
+        def move() -> None:
+            if exchange(*arguments) != 0:
+                raise ConnectionError("the exchange with the neighbours failed")
 
         return move
 

@@ -38,6 +38,7 @@ def compiled() -> ctypes.CDLL:
         loaded = ctypes.CDLL(library)
     loaded.bare_loop.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t]
     loaded.barrier.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
+    loaded.exchange.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
     loaded.bare_loop.restype = loaded.barrier.restype = None
     return loaded
 
