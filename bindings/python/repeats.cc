@@ -1,11 +1,14 @@
-// The Python classes Repeat and Repeats, with which horovod.torch submits operations again that repeat in every step
+// The Python classes Repeat and Repeats, with which frontends submit operations again that repeat in every step
 // (horovod/torch/ops/repeats.py).
 //
 // A tensor is described by the DLPack C exchange API, which PyTorch 2.10 and later provide and which creates no Python
-// objects. Without it, and for subclasses of Tensor, the attributes of the tensor are compared.
+// objects. Without it, and for subclasses of Tensor, the attributes of the tensor are compared. An array of NumPy is described by its
+// buffer.
 #include <algorithm>
+#include <array>
 
 #include "dlpack.h"
+#include "shortcut.h"
 #include "work.h"
 
 namespace hvd::python {
@@ -17,6 +20,23 @@ bool truth(const nb::object& value) {
   const int result = PyObject_IsTrue(value.ptr());
   if (result < 0) throw nb::python_error();
   return result != 0;
+}
+
+// Parameters of allreduce_ and allreduce_async_, in the order of all frontends.
+enum Parameter { kTensor, kAverage, kName, kOp, kPrescale, kPostscale, kSet, kAllreduceParameters };
+using PerParameter = std::array<PyObject*, kAllreduceParameters>;
+
+// Replace the defaults in `values` by the arguments of a call. Return false for invalid arguments.
+bool assign(const Arguments& a, const PerParameter& names, PerParameter* values) {
+  if (a.count == 0 || a.count > kAllreduceParameters) return false;
+  std::copy_n(a.values, a.count, values->begin());
+  const Py_ssize_t named = a.names ? PyTuple_Size(a.names) : 0;
+  for (Py_ssize_t k = 0; k < named; ++k) {
+    const auto name = std::find(names.begin() + static_cast<ptrdiff_t>(a.count), names.end(), PyTuple_GetItem(a.names, k));
+    if (name == names.end()) return false;
+    (*values)[static_cast<size_t>(name - names.begin())] = a.values[a.count + static_cast<size_t>(k)];
+  }
+  return true;
 }
 
 // Operation that can be submitted again, with the arguments of its first submission.
@@ -46,7 +66,7 @@ struct Repeat {
   }
   bool fits(const DlTensor& t) const {
     return t.ndim == dimensions && t.dtype == element && std::equal(extent, extent + dimensions, t.shape) &&
-           t.device.device_type == kDlCpu && contiguous_values(t) >= 0;
+           t.device.device_type == kDlCpu && (!t.strides || contiguous_values(t) >= 0);
   }
   bool fits_attributes(nb::handle tensor) const {
     return tensor.attr("shape").equal(shape) && tensor.attr("dtype").is(dtype) && truth(tensor.attr("is_contiguous")()) &&
@@ -54,13 +74,28 @@ struct Repeat {
   }
 };
 
+// Describe an array of NumPy that is writable, aligned and in C order, as DLPack would. The format of the buffer stands for the type.
+int describe_array(void* array, DlTensor* out) {
+  static thread_local int64_t shape[Repeat::kDimensions];
+  Py_buffer view;
+  if (PyObject_GetBuffer(static_cast<PyObject*>(array), &view, PyBUF_CONTIG | PyBUF_FORMAT) != 0) return -1;
+  const nb::dlpack::dtype element{static_cast<uint8_t>(view.format[0]), static_cast<uint8_t>(8 * view.itemsize), 1};
+  *out = {view.buf, {kDlCpu, 0}, view.ndim, element, shape, nullptr, 0};
+  std::copy_n(view.shape, std::min(view.ndim, Repeat::kDimensions), shape);
+  const bool aligned = reinterpret_cast<uintptr_t>(view.buf) % static_cast<size_t>(view.itemsize) == 0;
+  PyBuffer_Release(&view);
+  return aligned ? 0 : -1;
+}
+
 class Repeats {
  public:
   Repeats(nb::object frontend, nb::dict idle, nb::dict handles, nb::object numbers, nb::object tensor, nb::object parameter,
-          nb::object global_set, size_t limit)
-      : frontend_(std::move(frontend)), idle_(std::move(idle)), handles_(std::move(handles)), numbers_(std::move(numbers)),
-        tensor_(std::move(tensor)), parameter_(std::move(parameter)), global_set_(std::move(global_set)), is_neg_(tensor_.attr("is_neg")),
-        limit_(limit) {
+          nb::object empty_like, nb::object global_set, size_t limit, nb::object hold, nb::list before_wait, nb::object profiler)
+      : frontend_(std::move(frontend)), idle_(std::move(idle)), handles_(std::move(handles)), before_wait_(std::move(before_wait)),
+        numbers_(std::move(numbers)), tensor_(std::move(tensor)), parameter_(std::move(parameter)), global_set_(std::move(global_set)),
+        is_neg_(nb::getattr(tensor_, "is_neg", nb::none())), empty_like_(std::move(empty_like)), hold_(std::move(hold)),
+        profiler_(std::move(profiler)), limit_(limit) {
+    if (is_neg_.is_none()) view_ = describe_array;
     nb::object capsule = nb::getattr(tensor_, "__dlpack_c_exchange_api__", nb::none());
     if (capsule.is_none()) return;
     if (const DlpackApi* api = dlpack_api(capsule)) view_ = api->describe;
@@ -69,7 +104,7 @@ class Repeats {
   nb::object create(nb::object work, nb::object name, nb::object source, nb::object op, nb::object prescale, nb::object postscale,
                     nb::object process_set) const {
     Repeat r;
-    const bool on_host = truth(source.attr("is_cpu"));
+    const bool on_host = truth(nb::getattr(source, "is_cpu", nb::bool_(true)));
     if (on_host) r.native = nb::cast<Work*>(work);
     // A device operation must never be submitted again, so store an object that differs from every engine.
     r.engine = on_host ? engine() : work;
@@ -88,48 +123,56 @@ class Repeats {
 
   nb::object take(nb::handle name, nb::handle source, nb::handle op, nb::handle prescale, nb::handle postscale, nb::handle process_set) {
     uintptr_t address;
-    nb::object taken = take(name, source, op, prescale, postscale, process_set, &address);
+    nb::object taken = match(name, source, op, prescale, postscale, process_set, &address);
     return taken.is_valid() ? taken : nb::none();
   }
 
   nb::object submit(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
                     nb::handle process_set) {
     uintptr_t in;
-    nb::object taken = take(name, source, op, prescale, postscale, process_set, &in);
+    nb::object taken = match(name, source, op, prescale, postscale, process_set, &in);
     if (!taken.is_valid()) return nb::none();
     Repeat& r = *nb::inst_ptr<Repeat>(taken);
-    r.native->again<false>(in, target.is(source) ? in : address_of(target));
+    nb::object result = target.is_none() ? empty_like_(source) : nb::borrow(target);
+    r.native->again<false>(in, result.is(source) ? in : address_of(result));
     r.source = nb::borrow(source);
-    r.result = nb::borrow(target);
+    r.result = std::move(result);
     return taken;
   }
 
-  bool run(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
-           nb::handle process_set) {
+  nb::object run(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
+                 nb::handle process_set) {
+    if (must_act_at_wait()) return nb::none();
     uintptr_t in;
-    nb::object taken = take(name, source, op, prescale, postscale, process_set, &in);
-    if (!taken.is_valid()) return false;
-    nb::inst_ptr<Repeat>(taken)->native->again<true>(in, target.is(source) ? in : address_of(target));
+    nb::object taken = match(name, source, op, prescale, postscale, process_set, &in);
+    if (!taken.is_valid()) return nb::none();
+    nb::object result = target.is_none() ? empty_like_(source) : nb::borrow(target);
+    const uintptr_t out = result.is(source) ? in : address_of(result);
+    Work& work = *nb::inst_ptr<Repeat>(taken)->native;
+    try {
+      work.again<true>(in, out);
+    } catch (...) {
+      // Keep the tensors alive if Ctrl-C has ended the wait while the engine is still using them.
+      if (!work.op->done()) hold_(nb::make_tuple(source, result));
+      throw;
+    }
     put_back(taken);
-    return true;
-  }
-
-  nb::object start(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
-                   nb::handle process_set) {
-    nb::object repeat = submit(name, source, target, op, prescale, postscale, process_set);
-    if (repeat.is_none()) return repeat;
-    nb::object number = nb::steal(PyIter_Next(numbers_.ptr()));
-    if (!number.is_valid() || PyDict_SetItem(handles_.ptr(), number.ptr(), repeat.ptr()) != 0) throw nb::python_error();
-    return number;
-  }
-
-  nb::object finish(nb::handle number) {
-    nb::object record = found(handles_, number);
-    if (!record.is_valid() || !record.type().is(repeat_type_)) return nb::none();
-    nb::object result = nb::inst_ptr<Repeat>(record)->result;
-    if (!settle(record)) return nb::none();
-    if (PyDict_DelItem(handles_.ptr(), number.ptr()) != 0) PyErr_Clear();
     return result;
+  }
+
+  nb::object run_first(nb::object function) { return allreduce_first(std::move(function), &Repeats::run); }
+  nb::object start_first(nb::object function) { return allreduce_first(std::move(function), &Repeats::start); }
+  nb::object finish_first(nb::object function) {
+    return shortcut(std::move(function), [this, self = nb::find(*this)](const Arguments& arguments) -> nb::object {
+      if (arguments.count != 1 || arguments.names || must_act_at_wait()) return {};
+      const nb::handle number = arguments.values[0];
+      nb::object record = found(handles_, number);
+      if (!record.is_valid() || !record.type().is(repeat_type_)) return {};
+      nb::object result = nb::inst_ptr<Repeat>(record)->result;
+      if (!settle(record)) return {};
+      if (PyDict_DelItem(handles_.ptr(), number.ptr()) != 0) PyErr_Clear();
+      return result;
+    });
   }
 
   bool settle(nb::handle repeat) {
@@ -169,7 +212,39 @@ class Repeats {
     return nb::borrow(value);
   }
 
-  // True for a tensor of PyTorch itself, whose attributes no subclass can change.
+  using Repeating = nb::object (Repeats::*)(nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle);
+  nb::object allreduce_first(nb::object function, Repeating repeat) {
+    PerParameter names{}, defaults{};
+    for (size_t i = 0; i < kAllreduceParameters; ++i) {
+      names[i] = nb::object(function.attr("__code__").attr("co_varnames")[i]).release().ptr();
+      if (i > 0) defaults[i] = nb::object(function.attr("__defaults__")[i - 1]).release().ptr();
+    }
+    return shortcut(std::move(function), [=, this, self = nb::find(*this)](const Arguments& arguments) -> nb::object {
+      PerParameter v = defaults;
+      if (!assign(arguments, names, &v) || v[kAverage] != Py_None) return {};
+      nb::object result = (this->*repeat)(v[kName], v[kTensor], v[kTensor], v[kOp], v[kPrescale], v[kPostscale], v[kSet]);
+      return result.is_none() ? nb::object() : result;
+    });
+  }
+
+  nb::object start(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
+                   nb::handle process_set) {
+    nb::object repeat = profiled() ? nb::none() : submit(name, source, target, op, prescale, postscale, process_set);
+    if (repeat.is_none()) return repeat;
+    nb::object number = nb::steal(PyIter_Next(numbers_.ptr()));
+    if (!number.is_valid() || PyDict_SetItem(handles_.ptr(), number.ptr(), repeat.ptr()) != 0) throw nb::python_error();
+    return number;
+  }
+
+  // True if Python functions must run before a wait: a profiler records it, or others have asked for it.
+  bool must_act_at_wait() const { return nb::len(before_wait_) > 0 || profiled(); }
+  bool profiled() const {
+    // The dict of the profiler's module takes less time than its attribute.
+    if (profiler_dict_) return PyDict_GetItemWithError(profiler_dict_, enabled_.ptr()) == Py_True;
+    return !profiler_.is_none() && nb::getattr(profiler_, enabled_).is(Py_True);
+  }
+
+  // True for a tensor of the framework itself, whose attributes no subclass can change.
   bool plain(nb::handle tensor) const { return tensor.type().is(tensor_) || tensor.type().is(parameter_); }
 
   bool read(nb::handle tensor, DlTensor* view) const {
@@ -186,8 +261,8 @@ class Repeats {
 
   // Mark the stored operation as in flight and return it. Return a null object if there is none, it is in use, or an argument differs.
   // `address` receives the address of the tensor `source`.
-  nb::object take(nb::handle name, nb::handle source, nb::handle op, nb::handle prescale, nb::handle postscale, nb::handle process_set,
-                  uintptr_t* address) {
+  nb::object match(nb::handle name, nb::handle source, nb::handle op, nb::handle prescale, nb::handle postscale, nb::handle process_set,
+                   uintptr_t* address) {
     nb::object taken = found(idle_, name);
     if (!taken.is_valid()) return {};
     Repeat& r = *nb::inst_ptr<Repeat>(taken);
@@ -204,7 +279,7 @@ class Repeats {
       if (r.dimensions >= 0 && read(source, &view)) {
         *address = hvd::python::address(view);
         if (!r.fits(view)) return {};
-        return truth(is_neg_(source)) ? nb::object() : taken;
+        return !is_neg_.is_none() && truth(is_neg_(source)) ? nb::object() : taken;
       }
       if (!r.fits_attributes(source)) return {};
       *address = nb::cast<uintptr_t>(source.attr("data_ptr")());
@@ -224,11 +299,14 @@ class Repeats {
 
   const nb::object frontend_;
   const nb::dict idle_, handles_;
-  const nb::object numbers_, tensor_, parameter_, global_set_, is_neg_;
+  const nb::list before_wait_;
+  const nb::object numbers_, tensor_, parameter_, global_set_, is_neg_, empty_like_, hold_, profiler_;
   const nb::object repeat_type_ = nb::borrow(nb::type<Repeat>());
   const size_t limit_;
   const nb::object engine_ = nb::steal(PyUnicode_InternFromString("engine"));
+  const nb::object enabled_ = nb::steal(PyUnicode_InternFromString("_is_profiler_enabled"));
   const nb::object set_id_ = nb::steal(PyUnicode_InternFromString("process_set_id"));
+  PyObject* const profiler_dict_ = PyModule_Check(profiler_.ptr()) ? PyModule_GetDict(profiler_.ptr()) : nullptr;
   int (*view_)(void* tensor, DlTensor* out) = nullptr;
 };
 
@@ -241,20 +319,21 @@ void define_repeats(nb::module_& m) {
       .def_ro("engine", &Repeat::engine)
       .def_rw("source", &Repeat::source, nb::arg().none())
       .def_rw("result", &Repeat::result, nb::arg().none());
-  using Take = nb::object (Repeats::*)(nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle);
   nb::class_<Repeats>(m, "Repeats")
-      .def(nb::init<nb::object, nb::dict, nb::dict, nb::object, nb::object, nb::object, nb::object, size_t>(), "frontend"_a, "idle"_a,
-           "handles"_a, "numbers"_a, "tensor"_a, "parameter"_a, "global_set"_a, "limit"_a)
+      .def(nb::init<nb::object, nb::dict, nb::dict, nb::object, nb::object, nb::object, nb::object, nb::object, size_t, nb::object,
+                    nb::list, nb::object>(),
+           "frontend"_a, "idle"_a, "handles"_a, "numbers"_a, "tensor"_a, "parameter"_a, "empty_like"_a, "global_set"_a, "limit"_a, "hold"_a,
+           "before_wait"_a, "profiler"_a.none())
       .def("create", &Repeats::create, "work"_a, "name"_a.none(), "source"_a, "op"_a.none(), "prescale"_a, "postscale"_a, "process_set"_a)
-      .def("take", static_cast<Take>(&Repeats::take), "name"_a.none(), "source"_a.none(), "op"_a.none(), "prescale"_a.none(),
-           "postscale"_a.none(), "process_set"_a.none())
+      .def("take", &Repeats::take, "name"_a.none(), "source"_a.none(), "op"_a.none(), "prescale"_a.none(), "postscale"_a.none(),
+           "process_set"_a.none())
       .def("submit", &Repeats::submit, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
            "postscale"_a.none(), "process_set"_a.none())
       .def("run", &Repeats::run, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
            "postscale"_a.none(), "process_set"_a.none())
-      .def("start", &Repeats::start, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
-           "postscale"_a.none(), "process_set"_a.none())
-      .def("finish", &Repeats::finish, "handle"_a.none())
+      .def("run_first", &Repeats::run_first, "function"_a)
+      .def("start_first", &Repeats::start_first, "function"_a)
+      .def("finish_first", &Repeats::finish_first, "function"_a)
       .def("settle", &Repeats::settle)
       .def("put_back", &Repeats::put_back);
 }

@@ -4,8 +4,10 @@ The engine does not depend on frameworks, host names, ports or environment varia
 descriptors and numbers.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 KIND_ALLREDUCE: int
 KIND_ALLGATHER: int
@@ -119,7 +121,7 @@ class Work:
         """Result of an allgather or alltoall, which is valid once the operation is complete."""
 
 class Repeat:
-    """Operation of horovod.torch that can be submitted again, with the arguments of its first submission.
+    """Operation that can be submitted again, with the arguments of its first submission.
 
     Attributes:
         source: Tensor that the operation reads, or None while it is not in flight.
@@ -145,8 +147,12 @@ class Repeats:
         numbers: Iterator[int],
         tensor: type,
         parameter: type,
+        empty_like: Callable[[Any], Any],
         global_set: Any,
         limit: int,
+        hold: Callable[[Any], None],
+        before_wait: list[Any],
+        profiler: Any,
     ) -> None:
         """Store operations in ``idle``, keyed by name, and those in flight in ``handles``.
 
@@ -155,10 +161,14 @@ class Repeats:
             idle: Stored operations, including those in flight. Without an entry, an operation is dropped.
             handles: Operations in flight, keyed by handle.
             numbers: Source of new handles.
-            tensor: The type torch.Tensor.
-            parameter: The type torch.nn.Parameter.
+            tensor: The type torch.Tensor or numpy.ndarray.
+            parameter: The type torch.nn.Parameter, or the same as ``tensor``.
+            empty_like: Function that returns a new tensor like its argument.
             global_set: Process set whose id never changes during a job.
             limit: Maximum number of names.
+            hold: Function that keeps the tensors of an interrupted operation alive.
+            before_wait: If it is not empty, nothing is done that waits.
+            profiler: Object whose attribute ``_is_profiler_enabled`` is True while a profiler runs, or None.
         """
 
     def create(
@@ -186,7 +196,7 @@ class Repeats:
     def submit(
         self, name: Any, source: Any, target: Any, op: int | None, prescale: float, postscale: float, process_set: Any
     ) -> Repeat | None:
-        """Take the stored operation and submit it again, from ``source`` into ``target``.
+        """Take the stored operation and submit it again, from ``source`` into ``target`` or, if None, a new tensor.
 
         Returns:
             The operation, or None, as for take().
@@ -197,25 +207,24 @@ class Repeats:
 
     def run(
         self, name: Any, source: Any, target: Any, op: int | None, prescale: float, postscale: float, process_set: Any
-    ) -> bool:
-        """Submit an operation again, wait for it, and put it back. Return False without an effect if none fits.
+    ) -> Any:
+        """Submit an operation again like submit(), wait for it, and put it back.
+
+        Returns:
+            The result. None, without any effect, if none fits or a wait must be recorded by a profiler.
 
         Raises:
             ValueError, HorovodInternalError: As Work.run_again().
         """
 
-    def start(
-        self, name: Any, source: Any, target: Any, op: int | None, prescale: float, postscale: float, process_set: Any
-    ) -> int | None:
-        """Submit an operation again, and return a new handle for it, or None, as for submit()."""
+    def run_first(self, function: _F) -> _F:
+        """Return the function ``allreduce_`` as a native callable that tries run() first."""
 
-    def finish(self, handle: Any) -> Any:
-        """Return the result of an operation that has succeeded, and invalidate its handle.
+    def start_first(self, function: _F) -> _F:
+        """Return the function ``allreduce_async_`` as a native callable that tries submit() first."""
 
-        Returns:
-            The result. None, without any effect, if the operation is in flight or has failed, is not a Repeat, or if
-            the handle is unknown.
-        """
+    def finish_first(self, function: _F) -> _F:
+        """Return the function ``synchronize`` as a native callable for handles of start_first() that have succeeded."""
 
     def settle(self, repeat: Repeat) -> bool:
         """Put an operation back if it has succeeded. Return False if it is in flight or has failed."""

@@ -17,7 +17,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.numpy.arguments import Argument, Array, take, take_all
 from horovod.numpy.compression import Compression
-from horovod.numpy.repeats import remember, run_again
+from horovod.numpy.repeats import remember, run, run_first
 
 
 def _op_label(operation: str, name: str | None) -> str:
@@ -102,7 +102,7 @@ def allreduce(
     """
     how = (op, prescale_factor, postscale_factor, process_set)
     if average is None and weight is None and compression is Compression.none:
-        again = run_again(name, tensor, *how, in_place=False)
+        again = run(name, tensor, None, *how)
         if again is not None:
             return again
     what = _op_label("allreduce", name)
@@ -124,6 +124,7 @@ def allreduce(
     return compression.decompress(result, context)
 
 
+@run_first
 def allreduce_(
     tensor: Any,
     average: bool | None = None,
@@ -148,8 +149,6 @@ def allreduce_(
         array: ``tensor``. Raises the same errors as ``allreduce``.
     """
     how = (op, prescale_factor, postscale_factor, process_set)
-    if average is None and run_again(name, tensor, *how, in_place=True) is not None:
-        return tensor
     reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
     pending = _one(take(tensor, _op_label("allreduce", name), in_place=True), name, reduction, True, blocking=True)
     result = pending.result()

@@ -13,12 +13,10 @@ from horovod.common.ops import Adasum, Sum, check_differentiable, check_scale, r
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.torch.compression import Compression
-from horovod.torch.ops import devices, handles
+from horovod.torch.ops import handles, repeats
 from horovod.torch.ops.arrays import call, is_foreign
-from horovod.torch.ops.handles import run_again
-from horovod.torch.ops.repeats import create, put_back, start, take
-from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id
-from horovod.torch.ops.tracing import state as _profiler
+from horovod.torch.ops.repeats import create, put_back, run_first, start_first
+from horovod.torch.ops.tensors import BOOL, check_reduction, code_of, plain, set_id, submitter
 
 
 def _wire_name(name: str | None) -> str:
@@ -52,40 +50,23 @@ def submit(
     Returns:
         Work of the engine.
     """
-    # Avoid function calls here, because this code runs for every gradient and every blocking allreduce.
-    try:
-        code = CODES.get(source.dtype)
-        if code is None or not source.is_contiguous() or source.is_neg():
-            refuse(source, "allreduce", full_name)
-        if source.is_cpu:
-            send: Any = frontend.run if blocking else frontend.submit
-        elif devices.accepts(source):
-            send = devices.sender(source, target, residual)
-        else:
-            refuse(source, "allreduce", full_name)
-        pointer = source.data_ptr()
-    except (AttributeError, RuntimeError):
-        refuse(source, "allreduce", full_name)
+    code = code_of(source, "allreduce", full_name)
     if prescale != 1.0 or postscale != 1.0:
         check_scale(_op_label(), prescale, postscale)
     if code == BOOL or op == Adasum:
         check_reduction(code, op, prescale, postscale, process_set, _op_label())
-    number = process_set.process_set_id
-    if number is None:
-        set_id(process_set, "allreduce")
-    out = pointer if target is source else target.data_ptr()
-    return send(
+    return submitter(source, blocking, target, residual)(
         KIND_ALLREDUCE,
         full_name,
-        pointer,
-        out,
+        source.data_ptr(),
+        target.data_ptr(),
         source.shape,
         code,
         op,
         0,
         prescale,
         postscale,
-        number,
+        set_id(process_set, "allreduce"),
         None,
         group,
         group_size,
@@ -124,20 +105,18 @@ def allreduce_async(
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_async, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    given = op
-    repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
-    if repeat is None:
-        op = resolve_op(op, average, _op_label)
-        code_of(tensor, "allreduce", name)
-        output = torch.empty_like(tensor)
-        work = submit(tensor, output, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
-        repeat = create(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
-    else:
-        output = torch.empty_like(tensor)
-        repeat.work.submit_again(tensor.data_ptr(), output.data_ptr())
-    return handles.add_repeat(repeat, tensor, output)
+    how = (prescale_factor, postscale_factor, process_set)
+    repeat = repeats.submit(name, tensor, None, op, *how) if average is None else None
+    if repeat is not None:
+        return handles.add_repeat(repeat, tensor, repeat.result)
+    resolved = resolve_op(op, average, _op_label)
+    code_of(tensor, "allreduce", name)
+    output = torch.empty_like(tensor)
+    work = submit(tensor, output, _wire_name(name), resolved, *how)
+    return handles.add_repeat(create(work, name, tensor, op, *how), tensor, output)
 
 
+@start_first
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -167,24 +146,17 @@ def allreduce_async_(
         ValueError: If ``allreduce`` would raise it.
         NotImplementedError: If ``allreduce`` would raise it.
     """
-    if average is None and not _profiler._is_profiler_enabled:
-        handle = start(name, tensor, tensor, op, prescale_factor, postscale_factor, process_set)
-        if handle is not None:
-            return handle
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_async_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    given = op
-    repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
+    how = (prescale_factor, postscale_factor, process_set)
+    repeat = repeats.submit(name, tensor, tensor, op, *how) if average is None else None
     if repeat is None:
-        op = resolve_op(op, average, _op_label)
-        work = submit(tensor, tensor, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
-        repeat = create(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
-    else:
-        pointer = tensor.data_ptr()
-        repeat.work.submit_again(pointer, pointer)
+        work = submit(tensor, tensor, _wire_name(name), resolve_op(op, average, _op_label), *how)
+        repeat = create(work, name, tensor, op, *how)
     return handles.add_repeat(repeat, tensor, tensor)
 
 
+@run_first
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -214,9 +186,6 @@ def allreduce_(
         NotImplementedError: If ``allreduce`` would raise it.
         HorovodInternalError: If ``allreduce`` would raise it.
     """
-    # Try this first, because calls of Python functions and checks of arguments take longer than a small allreduce.
-    if average is None and run_again(name, tensor, tensor, op, prescale_factor, postscale_factor, process_set):
-        return tensor
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     _run(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -313,11 +282,14 @@ def _into_new(
     process_set: ProcessSet,
     wire: int,
 ) -> torch.Tensor:
+    if wire == WIRE_NONE:
+        result = repeats.run(name, tensor, None, op, prescale, postscale, process_set)
+        if result is not None:
+            return result
     code_of(tensor, "allreduce", name)
     output = torch.empty_like(tensor)
     if wire == WIRE_NONE:
-        if not run_again(name, tensor, output, op, prescale, postscale, process_set):
-            _run(tensor, output, None, name, op, prescale, postscale, process_set)
+        _run(tensor, output, None, name, op, prescale, postscale, process_set)
     else:
         arguments = (_wire_name(name), op, prescale, postscale, process_set)
         work = handles.start(lambda: submit(tensor, output, *arguments, blocking=True, wire=wire), (tensor, output))

@@ -9,8 +9,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes
 from horovod.common.exceptions import HorovodInternalError
@@ -70,11 +68,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 _SLICE_SECONDS = 0.5
 
 _numbers = repeats.numbers
-_run_repeat, _finish_repeat = repeats.run, repeats.finish
 _records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = repeats.records
 _parked: dict[int, tuple[Any, Any]] = {}
-_retained: list[Any] = []
-_before_next_wait: list[Callable[[], None]] = []
+_retained = repeats.retained
+_before_next_wait = repeats.before_wait
 
 
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
@@ -157,6 +154,7 @@ def wait_briefly(handle: int, seconds: float) -> bool:
     return all(work.done() for work in works)
 
 
+@repeats.finish_first
 def synchronize(handle: int) -> Any:
     """Wait for an operation and return its result. A handle can be used once.
 
@@ -169,11 +167,6 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: If the operation failed.
     """
-    if not _before_next_wait and not _profiler._is_profiler_enabled:
-        # Try the fast path first: most operations are already complete, because they were fused with an earlier one.
-        result = _finish_repeat(handle)
-        if result is not None:
-            return result
     record = _records.pop(handle, None)
     if record is None:
         return None
@@ -272,39 +265,6 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
             raise
     if failure is not None:
         raise failure
-
-
-def run_again(
-    name: str | None,
-    source: torch.Tensor,
-    target: torch.Tensor,
-    op: int | None,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-) -> bool:
-    """Repeat the last blocking operation of this name.
-
-    Returns:
-        False if the caller must submit a new operation.
-
-    Raises:
-        HorovodInternalError: If the operation failed.
-        ValueError: If the engine rejects the operation.
-    """
-    if _profiler._is_profiler_enabled:
-        return False
-    if _before_next_wait:
-        _run_before_wait()
-    try:
-        return _run_repeat(name, source, target, op, prescale, postscale, process_set)
-    except (ValueError, HorovodInternalError):
-        # The operation has ended, so the engine no longer uses its tensors.
-        raise
-    except BaseException:
-        # Keep the tensors alive, because Ctrl-C has ended the wait while the engine is still using them.
-        _retained.append((source, target))
-        raise
 
 
 def start(submit: Callable[[], Any], keep: Any) -> Any:

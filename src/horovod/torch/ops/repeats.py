@@ -10,6 +10,7 @@ never share a Repeat, and the Repeat of a failed or abandoned operation is not r
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from horovod import _core
 from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import global_process_set
+from horovod.torch.ops.tracing import state as _profiler
 
 Repeat = _core.Repeat
 
@@ -27,16 +29,23 @@ _LIMIT = 8192
 # Reusable operations, keyed by name. Operations in flight stay in the dict; native code marks them as busy.
 idle: dict[Any, Repeat] = {}
 
-# Operations in flight, keyed by handle, and the iterator of new handles. ``handles.py`` documents both.
+# State of ``handles.py``: operations in flight, keyed by handle; the iterator of new handles; tensors of interrupted
+# operations; functions to call before the next wait.
 records: dict[int, Any] = {}
 numbers = itertools.count()
+retained: list[Any] = []
+before_wait: list[Callable[[], None]] = []
 
-_repeats = _core.Repeats(frontend, idle, records, numbers, torch.Tensor, torch.nn.Parameter, global_process_set, _LIMIT)
+_types = (torch.Tensor, torch.nn.Parameter, torch.empty_like)
+_repeats = _core.Repeats(
+    frontend, idle, records, numbers, *_types, global_process_set, _LIMIT, retained.append, before_wait, _profiler
+)
 create = _repeats.create
 take = _repeats.take
 submit = _repeats.submit
 run = _repeats.run
-start = _repeats.start
-finish = _repeats.finish
+run_first = _repeats.run_first
+start_first = _repeats.start_first
+finish_first = _repeats.finish_first
 settle = _repeats.settle
 put_back = _repeats.put_back

@@ -73,7 +73,7 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
     )
 
 
-def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> Any:
+def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor | None) -> Any:
     """Return the function that submits an operation on ``tensor`` and ``others``.
 
     For CPU tensors, it is the engine's ``run`` if the caller waits immediately, else the engine's ``submit``.
