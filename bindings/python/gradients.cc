@@ -1,5 +1,6 @@
-// Copies PyTorch's gradients on the CPU to a bucket, in one call without Python code.
+// Records PyTorch's gradients when backward produces them, and copies them to a bucket, without Python code.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -20,6 +21,28 @@ struct Copy {
   std::byte* to;
   const std::byte* from;
   size_t bytes;
+};
+
+// Base class of a bucket: its gradients that have arrived.
+struct Arrivals {
+  nb::list arrived, versions;
+  nb::object streams = nb::none();
+  int64_t waiting_for = 0;
+};
+
+// State of a reducer's current backward pass.
+struct HookState {
+  // Id of the thread in which hooks record gradients, or 0 if there is none.
+  uint64_t thread = 0;
+  int64_t number = 0;
+  nb::object on_gradient = nb::none(), on_bucket = nb::none();
+};
+
+// Base class of a parameter's state, which is also the hook that autograd calls.
+struct GradientHook {
+  nb::object state = nb::none(), bucket = nb::none();
+  int64_t last_pass = 0, place = 0;
+  bool deferred = true, copy_on_arrival = false;
 };
 
 PyObject* item(const nb::list& list, size_t i) { return PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(i)); }
@@ -88,9 +111,74 @@ bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, 
   return true;
 }
 
+// Record a gradient that has arrived in its bucket. Return None, or null with a Python exception.
+PyObject* record(GradientHook& hook, const HookState& state, PyObject* parameter) {
+  static const Names names;
+  nb::object grad = attribute(parameter, names.grad);
+  // A user-registered hook may have set the gradient to None.
+  if (!grad.is_valid() || grad.is_none()) return grad.release().ptr();
+  nb::object version = attribute(grad.ptr(), names.version);
+  if (!version.is_valid()) return nullptr;
+  auto& bucket = *nb::inst_ptr<Arrivals>(hook.bucket);
+  hook.last_pass = state.number;
+  PyList_SetItem(bucket.arrived.ptr(), hook.place, grad.release().ptr());
+  PyList_SetItem(bucket.versions.ptr(), hook.place, version.release().ptr());
+  if (!bucket.streams.is_none() && !nb::steal(PyObject_CallMethod(bucket.streams.ptr(), "note", nullptr)).is_valid()) return nullptr;
+  if (--bucket.waiting_for) Py_RETURN_NONE;
+  return PyObject_CallFunctionObjArgs(state.on_bucket.ptr(), hook.bucket.ptr(), nullptr);
+}
+
+PyObject* on_gradient(PyObject* self, PyObject* args, PyObject*) {
+  auto& hook = *nb::inst_ptr<GradientHook>(self);
+  const auto& state = *nb::inst_ptr<HookState>(hook.state);
+  const bool records = state.thread == PyThread_get_thread_ident() && hook.last_pass != state.number && !hook.deferred &&
+                       !hook.copy_on_arrival && !hook.bucket.is_none();
+  return records ? record(hook, state, PyTuple_GetItem(args, 0)) : PyObject_CallFunctionObjArgs(state.on_gradient.ptr(), self, nullptr);
+}
+
+int visit_hook(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  Py_VISIT(nb::inst_ptr<GradientHook>(self)->bucket.ptr());
+  return 0;
+}
+
+int clear_hook(PyObject* self) {
+  nb::inst_ptr<GradientHook>(self)->bucket = nb::none();
+  return 0;
+}
+
+PyType_Slot hook_slots[] = {{Py_tp_call, reinterpret_cast<void*>(on_gradient)},
+                            {Py_tp_traverse, reinterpret_cast<void*>(visit_hook)},
+                            {Py_tp_clear, reinterpret_cast<void*>(clear_hook)},
+                            {0, nullptr}};
+
 }  // namespace
 
 void define_gradients(nb::module_& m) {
+  nb::class_<Arrivals>(m, "Arrivals")
+      .def(nb::init<>())
+      .def_rw("arrived", &Arrivals::arrived)
+      .def_rw("versions", &Arrivals::versions)
+      .def_rw("streams", &Arrivals::streams, nb::arg().none())
+      .def_rw("waiting_for", &Arrivals::waiting_for);
+  nb::class_<HookState>(m, "HookState")
+      .def(nb::init<>())
+      .def_rw("thread", &HookState::thread)
+      .def_rw("number", &HookState::number)
+      .def_rw("on_gradient", &HookState::on_gradient)
+      .def_rw("on_bucket", &HookState::on_bucket);
+  nb::class_<GradientHook>(m, "GradientHook", nb::type_slots(hook_slots))
+      .def(nb::init<>())
+      .def_rw("state", &GradientHook::state)
+      .def_rw("bucket", &GradientHook::bucket, nb::arg().none())
+      .def_rw("last_pass", &GradientHook::last_pass)
+      .def_rw("place", &GradientHook::place)
+      .def_rw("deferred", &GradientHook::deferred)
+      .def_rw("copy_on_arrival", &GradientHook::copy_on_arrival)
+      .def("record", [](GradientHook& h, nb::handle parameter) {
+    if (!nb::steal(record(h, *nb::inst_ptr<HookState>(h.state), parameter.ptr())).is_valid()) throw nb::python_error();
+  });
   m.def("take_gradients", &take_gradients, nb::arg("exchange"), nb::arg("parameters"), nb::arg("arrived"), nb::arg("versions"),
         nb::arg("views"), nb::arg("addresses"));
 }

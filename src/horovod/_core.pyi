@@ -741,6 +741,49 @@ def serve_frontend(frontend: int, in_job: bool) -> None:
 def serve_no_frontends() -> None:
     """Report Horovod as not initialized to native libraries, until the next Engine.serve_frontends()."""
 
+class Arrivals:
+    """Base class of a bucket: its gradients that have arrived, and their version counters at that time.
+
+    ``streams`` is None, or an object whose method ``note()`` is called for each gradient.
+    """
+
+    arrived: list[Any]
+    versions: list[int]
+    streams: Any
+    waiting_for: int
+
+class HookState:
+    """State of a reducer's current or last backward pass, whose number is ``number``.
+
+    In the thread with the id ``thread``, hooks record gradients. They call ``on_bucket(bucket)`` when a bucket's last
+    gradient has arrived, and ``on_gradient(hook)`` for a gradient that they cannot just record.
+    """
+
+    thread: int
+    number: int
+    on_gradient: Callable[[Any], None]
+    on_bucket: Callable[[Any], None]
+
+class GradientHook:
+    """Base class of the state of one parameter, which is also its gradient hook. ``state`` must be set first.
+
+    Attributes:
+        place: Index of the gradient within its bucket.
+        last_pass: Number of the last backward pass that produced the gradient.
+        deferred: True if the gradient must not be submitted before the end of backward. Also True until the ranks have
+            agreed to submit it early.
+        copy_on_arrival: True if the gradient should be copied to the bucket as soon as it arrives.
+    """
+
+    state: HookState
+    bucket: Any
+    place: int
+    last_pass: int
+    deferred: bool
+    copy_on_arrival: bool
+    def record(self, parameter: Any) -> None:
+        """Record that the parameter's gradient has arrived in the bucket."""
+
 def take_gradients(
     exchange: object,
     parameters: list[object],

@@ -16,12 +16,12 @@ import functools
 import sys
 import threading
 import weakref
-from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 
+from horovod._core import GradientHook, HookState
 from horovod.common.frontends import TORCH as frontend
 
 _queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -324,37 +324,33 @@ _untraced: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 
 @_untraced
-def _not_traced(itself: Any, slot: Any) -> None:
-    owner = itself()
-    if owner is not None:
-        with compiled_pass():
-            owner.on_gradient(slot)
-
-
-class Notes:
-    """State that gradient hooks use to decide whether to take the fast path, which only records the gradient."""
-
-    __slots__ = ("number", "thread")
-
-    def __init__(self) -> None:
-        # Id of the thread in which gradient hooks take the fast path, or 0 if there is none.
-        self.thread = 0
-        # Number of the current or last backward pass.
-        self.number = 0
+def _not_traced(owner: Any, slot: Any) -> None:
+    with compiled_pass():
+        owner.on_gradient(slot)
 
 
 class Hooks:
     """Hooks on an optimizer's parameters, which call methods of ``owner``.
 
     When the gradient of ``slot.parameter`` has been accumulated, a hook calls ``owner.on_gradient(slot)``. If
-    ``before_accumulation`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. In the
-    thread ``notes.thread``, a hook instead only records a gradient that belongs to a bucket, and calls
-    ``owner.on_bucket(bucket)`` once the bucket is complete.
+    ``before_accumulation`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. If the slot
+    is a ``GradientHook``, autograd calls the slot itself. In the thread ``state.thread``, this native hook only records
+    a gradient that belongs to a bucket, and calls ``owner.on_bucket(bucket)`` once the bucket is complete.
     """
 
-    def __init__(self, owner: Any, before_accumulation: bool = False, notes: Notes | None = None) -> None:
-        self._owner = weakref.ref(owner)
-        self._notes = notes or Notes()
+    def __init__(self, owner: Any, before_accumulation: bool = False, state: HookState | None = None) -> None:
+        self._owner = itself = weakref.ref(owner)
+        self._state = state or HookState()
+
+        def on_gradient(slot: Any, _: Any = None) -> None:
+            if (owner := itself()) is not None:
+                _not_traced(owner, slot) if _is_traced() else owner.on_gradient(slot)
+
+        def on_bucket(bucket: Any) -> None:
+            if (owner := itself()) is not None:
+                owner.on_bucket(bucket)
+
+        self._state.on_gradient, self._state.on_bucket = on_gradient, on_bucket
         self.before_accumulation = before_accumulation
         """True if hooks also call ``owner.before_gradient``."""
         # Hook handles refer to parameters weakly, so this list does not keep parameters alive. It does keep autograd
@@ -364,36 +360,12 @@ class Hooks:
 
     def add(self, slot: Any) -> None:
         """Register the gradient hook of one parameter, and store the hook's handle in ``slot.hook``."""
-        itself, notes = self._owner, self._notes
-
-        def on_gradient(p: Any) -> None:
-            if _is_traced():
-                _not_traced(itself, slot)
-                return
-            # Handle most gradients inline, because function calls dominate the cost of a hook.
-            if notes.thread == get_ident() and slot.record_only and slot.last_pass != notes.number:
-                grad = p.grad
-                # Skip a gradient that is None, because a user-registered hook may set param.grad to None.
-                if grad is None:
-                    return
-                slot.last_pass = notes.number
-                bucket, place = slot.bucket, slot.place
-                bucket.arrived[place] = grad
-                bucket.versions[place] = grad._version
-                if bucket.streams is not None:
-                    bucket.streams.note()
-                bucket.waiting_for -= 1
-                if bucket.waiting_for:
-                    return
-                owner = itself()
-                if owner is not None:
-                    owner.on_bucket(bucket)
-                return
-            owner = itself()
-            if owner is not None:
-                owner.on_gradient(slot)
-
-        slot.hook = slot.parameter.register_post_accumulate_grad_hook(on_gradient)
+        hook = slot
+        if isinstance(slot, GradientHook):
+            slot.state = self._state
+        else:
+            hook = functools.partial(self._state.on_gradient, slot)
+        slot.hook = slot.parameter.register_post_accumulate_grad_hook(hook)
         self._handles.append(slot.hook)
         if self.before_accumulation:
             slot.hook = _Both(slot.hook, self._add_before(slot))

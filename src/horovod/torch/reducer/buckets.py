@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from horovod._core import take_gradients
+from horovod._core import Arrivals, GradientHook, take_gradients
 from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import shared_buffer
 from horovod.torch.reducer.agreement import Gradient, offsets
@@ -59,23 +59,17 @@ _exchange: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _mark_modified: Any = getattr(torch.autograd.graph, "increment_version", None)
 
 
-class Slot:
+class Slot(GradientHook):
     """State of one parameter in an optimizer's reducer."""
 
     __slots__ = (
         "accumulated",
-        "bucket",
-        "copy_on_arrival",
-        "deferred",
         "group",
         "hook",
         "index",
-        "last_pass",
         "moves",
         "name",
         "parameter",
-        "place",
-        "record_only",
         "reduced",
         "repeated",
         "version",
@@ -83,17 +77,13 @@ class Slot:
     )
 
     def __init__(self, parameter: torch.Tensor, name: str, index: int) -> None:
+        super().__init__()
         self.parameter = parameter
         self.name = name
         self.index = index
         self.hook: Any = None
-        # Number of the last backward pass that produced the gradient.
-        self.last_pass = 0
         # True if a single backward pass has produced the gradient more than once.
         self.repeated = False
-        # True if the gradient must not be submitted before the end of backward. Also True until the ranks have agreed
-        # to submit it early.
-        self.deferred = True
         # Gradient that was submitted outside of a bucket, and its version counter at that time; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
@@ -102,19 +92,8 @@ class Slot:
         # Weak reference to the latest gradient that was reduced outside of a bucket.
         self.reduced: Any = None
         self.group: Any = None
-        self.bucket: Bucket | None = None
-        # Index of the gradient within its bucket.
-        self.place = 0
-        # True if the gradient should be copied to the bucket as soon as it arrives.
-        self.copy_on_arrival = False
-        # True if the hook only records the gradient when it arrives. The bucket copies and submits it later.
-        self.record_only = False
         # Number of times that a bucket with this gradient was broken up.
         self.moves = 0
-
-    def update_record_only(self) -> None:
-        """Set ``record_only``. Call this when ``bucket``, ``deferred`` or ``copy_on_arrival`` has changed."""
-        self.record_only = self.bucket is not None and not self.deferred and not self.copy_on_arrival
 
     def note_repeated(self) -> None:
         """Record that a nested backward pass, such as that of a reentrant checkpoint, has produced the gradient again.
@@ -128,7 +107,6 @@ class Slot:
                 "was being reduced; with torch.utils.checkpoint pass use_reentrant=False"
             )
         self.repeated = self.deferred = True
-        self.update_record_only()
 
     def note_reduced(self) -> None:
         """Record that the gradient has been reduced."""
@@ -161,7 +139,7 @@ def is_part(grad: torch.Tensor) -> bool:
     return not grad.is_sparse and grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
 
 
-class Bucket:
+class Bucket(Arrivals):
     """Memory that holds gradients of the same dtype and device, which are reduced as one tensor."""
 
     __slots__ = (
@@ -174,7 +152,6 @@ class Bucket:
         "_storage",
         "_storage_uses",
         "_view_uses",
-        "arrived",
         "cannot_change",
         "changed",
         "flat",
@@ -184,11 +161,8 @@ class Bucket:
         "kind_changed",
         "members",
         "name",
-        "streams",
         "submitted",
-        "versions",
         "views",
-        "waiting_for",
     )
 
     def __init__(self, name: str, members: Sequence[Slot], kind: Gradient, job: Any) -> None:
@@ -200,6 +174,7 @@ class Bucket:
             kind: Description of any gradient with the dtype and device of the members.
             job: Job in which the bucket was created. After a restart of an elastic job, other ranks lack the bucket.
         """
+        super().__init__()
         self.name = name
         self.members = list(members)
         self.job = job
@@ -219,7 +194,6 @@ class Bucket:
             slot.bucket = self
             slot.place = place
             slot.copy_on_arrival = slot.shape.nbytes > _AT_ONCE and self.streams is None
-            slot.update_record_only()
         self.restart()
 
     def restart(self) -> None:
@@ -277,22 +251,6 @@ class Bucket:
     def has_arrived(self, slot: Slot) -> bool:
         """Return True if backward has produced this parameter's gradient in the current step."""
         return self.arrived[slot.place] is not None
-
-    def note(self, slot: Slot) -> bool:
-        """Record that a parameter's gradient has arrived.
-
-        Hooks (backward.py) contain an inlined copy of this method.
-
-        Returns:
-            True if the gradient completes the bucket.
-        """
-        place = slot.place
-        self.arrived[place] = grad = slot.parameter.grad
-        self.versions[place] = grad._version  # type: ignore[union-attr]
-        if self.streams is not None:
-            self.streams.note()
-        self.waiting_for -= 1
-        return self.waiting_for == 0
 
     def gather(self, cannot_change: bool) -> None:
         """Make all gradients views of the bucket.
@@ -457,5 +415,4 @@ class Bucket:
                 slot.note_reduced()
             slot.bucket = None
             slot.copy_on_arrival = False
-            slot.update_record_only()
             slot.moves += 1

@@ -40,13 +40,14 @@ from typing import Any
 
 import torch
 
+from horovod._core import HookState
 from horovod.common.exceptions import RanksDisagreeError
 from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Average, Sum
 from horovod.torch.monitoring import Progress, epochs
 from horovod.torch.ops import handles
 from horovod.torch.reducer import agreement, backward
-from horovod.torch.reducer.backward import Hooks, Notes
+from horovod.torch.reducer.backward import Hooks
 from horovod.torch.reducer.buckets import Bucket, Slot
 from horovod.torch.reducer.coverage import Coverage, naming
 from horovod.torch.reducer.parameter_names import Members
@@ -66,8 +67,8 @@ class GradientReducer(backward.PassState):
         self._members = members
         self._slots: list[Slot] = []
         # State that the gradient hooks read, such as the id of the thread in which they take the fast path.
-        self._notes = Notes()
-        self._hooks = Hooks(self, before_accumulation=options.op != Average, notes=self._notes)
+        self._state = HookState()
+        self._hooks = Hooks(self, before_accumulation=options.op != Average, state=self._state)
         self._groups: list[Group] = []
         # Operations in flight for the current reduction round.
         self.in_flight = Submissions(options)
@@ -116,7 +117,7 @@ class GradientReducer(backward.PassState):
         before = len(self._slots)
         for p in parameters:
             self._slots.append(Slot(p, names[p], len(self._slots)))
-            self._slots[-1].last_pass = self._notes.number
+            self._slots[-1].last_pass = self._state.number
         self._frozen += self._slots[before:]
         self.coverage.extend(self._slots[before:])
         self._bucketing.changed()
@@ -202,9 +203,9 @@ class GradientReducer(backward.PassState):
         # Skip a gradient that is None, because a user-registered hook may have set it to None.
         if slot.parameter.grad is None:
             return
-        notes = self._notes
-        repeated = slot.last_pass == notes.number
-        slot.last_pass = notes.number
+        state = self._state
+        repeated = slot.last_pass == state.number
+        slot.last_pass = state.number
         bucket = slot.bucket
         if repeated:
             slot.note_repeated()
@@ -212,14 +213,13 @@ class GradientReducer(backward.PassState):
             bucket.take(slot)
         if slot.deferred:
             self._has_deferred = True
-        if repeated or not notes.thread:
+        if repeated or not state.thread:
             return
         if slot.deferred:
             if bucket is None and slot.group is None:
                 self._bucketing.arrived.append(slot)
         elif bucket is not None:
-            if bucket.note(slot):
-                self.on_bucket(bucket)
+            slot.record(slot.parameter)
         elif slot.group is None:
             self._bucketing.arrived.append(slot)
             self.in_flight.watch(slot)
@@ -244,7 +244,7 @@ class GradientReducer(backward.PassState):
             self._enter_job()
             self.recover()
             self._bucketing.settle()
-            self._notes.number += 1
+            self._state.number += 1
             joined = backward.join(self)
             early = joined is not None and self._ended + 1 >= self.options.passes
             try:
@@ -252,7 +252,7 @@ class GradientReducer(backward.PassState):
             finally:
                 # If the weight cannot be determined, let the backward pass fail, so that the failure is reported to the
                 # other ranks.
-                self._notes.thread = thread if early and not self._weighing.deferred else 0
+                self._state.thread = thread if early and not self._weighing.deferred else 0
                 self._pass = joined or backward.no_pass
                 if joined is None:
                     # The end of this backward pass cannot be detected, so do not make other threads wait for it.
@@ -304,7 +304,7 @@ class GradientReducer(backward.PassState):
 
     def _end_pass(self, with_round: bool = False) -> None:
         self._pass = None
-        self._notes.thread = 0
+        self._state.thread = 0
         self._turn.end(with_round)
 
     # -- rounds ------------------------------------------------------------------------------------------------------
@@ -348,9 +348,9 @@ class GradientReducer(backward.PassState):
         left_out = self.coverage.left_out()
         if left_out:
             # Treat the left-out gradients as if a backward pass had just produced them.
-            self._notes.number += 1
+            self._state.number += 1
             for slot in left_out:
-                slot.last_pass = self._notes.number
+                slot.last_pass = self._state.number
             with naming(left_out):
                 self._round(at_step=True)
 
@@ -390,7 +390,7 @@ class GradientReducer(backward.PassState):
             self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
-            if self._notes.number < self._first_pass:
+            if self._state.number < self._first_pass:
                 # This rank has run no backward pass in this round, so its weight is not determined yet.
                 self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
@@ -480,9 +480,8 @@ class GradientReducer(backward.PassState):
             for slot in self._slots:
                 if slot.last_pass >= self._first_pass:
                     slot.deferred = slot.repeated
-                    slot.update_record_only()
             self._has_deferred = False
-        self._first_pass = self._notes.number + 1
+        self._first_pass = self._state.number + 1
         self.in_flight.forget_watched(reduced)
         if self._hooks.before_accumulation:
             for slot in self._slots:
