@@ -57,6 +57,7 @@ def reduce_gradients(
         if sparse:
             raise ValueError(f"groups: gradient {names[sparse[0]]!r} must be dense; set sparse_as_dense=True")
         group_names[id(group)] = grouping.group_names("grouped_allreduce", names[group[0]], len(group), process_set)
+    how = (op, prescale, postscale, process_set)
     wire, alone = wire_of(compression), leaves_alone(compression)
     pending = _Pending()
     try:
@@ -69,14 +70,14 @@ def reduce_gradients(
             if alone and group is None and not (grad.is_sparse or grad.requires_grad):
                 # Fast path for most gradients: resubmit the operation of the previous step.
                 target = grad if ours else torch.empty_like(grad)
-                repeat = repeats.submit((full_name, 0, wire), grad, target, op, prescale, postscale, process_set)
+                repeat = repeats.submit((full_name, 0, wire), grad, target, *how)
                 if repeat is not None:
-                    pending.add(repeat, target)
+                    pending.add(target, repeat)
                     continue
             grad = grad.detach()
             if grad.is_sparse and not sparse_as_dense:
                 scaled = _scaled(grad, prescale * postscale)
-                pending.add_sparse(sparse_allreduce_async(scaled, name, op, process_set))
+                pending.add(sparse_allreduce_async(scaled, name, op, process_set))
                 continue
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
@@ -86,17 +87,13 @@ def reduce_gradients(
                 group_name, member_names = group_names[id(group)]
                 full_name, size = member_names[list(group).index(position)], len(group)
             check_wire(compression, tensor, op, f"gradient {name!r}")
-            scales = (prescale, postscale)
             known = (full_name, size, wire)
-            repeat = repeats.submit(known, tensor, target, op, *scales, process_set)
+            repeat = repeats.submit(known, tensor, target, *how)
             if repeat is None:
-                work = handles.start(
-                    partial(submit, tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire),
-                    (tensor, target),
-                )
-                repeat = repeats.create(work, known, tensor, op, *scales, process_set)
+                start = partial(submit, tensor, target, full_name, *how, group_name, size, wire=wire)
+                repeat = repeats.create(handles.start(start, (tensor, target)), known, tensor, *how)
                 repeat.source, repeat.result = tensor, target
-            pending.add(repeat, partial(compression.decompress, target, context))
+            pending.add(partial(compression.decompress, target, context), repeat)
     except Exception:
         # Raise the first error, because later errors are only consequences of it.
         with contextlib.suppress(Exception):
@@ -119,13 +116,9 @@ class _Pending:
         self._repeats: list[Repeat] = []
         self._finish: list[torch.Tensor | Callable[[], torch.Tensor]] = []
 
-    def add(self, repeat: Repeat, finish: torch.Tensor | Callable[[], torch.Tensor]) -> None:
-        """Add an operation. ``finish`` is its result, or a function that returns it after the operation."""
-        self._repeats.append(repeat)
-        self._finish.append(finish)
-
-    def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
-        """Register a function that waits for one operation and returns its result."""
+    def add(self, finish: torch.Tensor | Callable[[], torch.Tensor], *repeats: Repeat) -> None:
+        """Add a result, or a function that returns it, perhaps after the operation ``repeats``."""
+        self._repeats += repeats
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:
