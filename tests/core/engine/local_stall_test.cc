@@ -91,7 +91,7 @@ TEST_CASE("what rank 0 reports is not reported again, and a joined rank may wait
   at_once({0, 1}, [](double joins) {
     Log log;
     Setup setup{Layout::one_node, crowded()};
-    setup.settings.stall_warning = 0.4;
+    setup.settings.stall_warning = 1;
     setup.log = log.sink();
     EngineWorld world(3, setup);
     CHECK(run(world, [&](Program& p) {
