@@ -25,19 +25,39 @@
 namespace hvd {
 namespace {
 
-// Size in bytes of a block within a slice. A block is reduced to the staging area and then copied to the output while
-// it is still in the L1 cache.
-constexpr size_t kShmBlockBytes = 16 << 10;
+// Size in bytes of a block within a slice. A block is reduced to the staging area and then copied to the output while it is still in the L1
+// cache. Large data come from memory, whose prefetching needs longer blocks.
+constexpr size_t kShmBlockBytes = 4 << 10, kLargeBlockBytes = 16 << 10;
+
+// Minimum size in bytes of an allreduce of which successive ones use successive places of the staging area, and size of the range of
+// places. A store waits for the caches of ranks that have recently read the same place. Twice the range, one in each half of the staging
+// area, exceeds a core's own cache (L2), but not a shared one.
+constexpr size_t kRotateFrom = 8 << 10, kRotateBytes = 1 << 20;
+
+// Minimum size in bytes of an allreduce that can bypass the cache, and size of the blocks with which both kinds of stores are measured.
+constexpr size_t kBypassFrom = 1 << 10, kTrialBytes = 4 << 10;
+
+// Return the offset of the place for data of `bytes` bytes.
+size_t rotation(const NodeGroup::Stage& stage, size_t bytes) {
+  if (bytes < kRotateFrom || bytes > kRotateBytes / 2 || stage.bytes < 4 * kRotateBytes) return 0;
+  const size_t place = round_up(bytes, kLine);
+  return stage.turn % (kRotateBytes / place) * place;
+}
 
 class Job {
  public:
   Job(const Comm& comm, const Segments& data, DType d, ReduceOp op, const Scale& s)
       : node_(*comm.node), tuning_(comm.tuning), data_(data), dtype_(d), op_(op), scale_(s), element_(size_of(d)),
-        large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
+        large_(data.total * element_ >= tuning_.stream_bytes), bypass_(data.total * element_ >= kBypassFrom && node_.stores().bypass()),
+        staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
-  // Store this rank's data of the direct algorithm's first round.
-  void stage_direct(const SubBuffers& subs) { copy_in(subs.at(node_.me(), 0), 0, std::min(subs.bytes / element_, data_.total)); }
+  // Store this rank's data of a round of the direct algorithm.
+  void stage_direct(const SubBuffers& subs, size_t round = 0) {
+    const size_t step = subs.bytes / element_;
+    copy_in(subs.at(node_.me(), round), round * step, std::min(step, data_.total - round * step));
+    fence();
+  }
   // Run the sliced algorithm. If only some ranks have their tensors in arenas, set `*mixed` to true and do nothing else.
   Status sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed);
 
@@ -46,6 +66,11 @@ class Job {
   int count_in_arenas(const SubBuffers& subs) const;
   bool streams(const Segments::Piece& piece) const { return large_ && piece.in != piece.out; }
   void copy_in(std::byte* to, size_t first, size_t count);
+  // Complete stores that bypass the cache, before they are published.
+  void fence() const {
+    if (bypass_) stream_fence();
+  }
+  void store(std::byte* to, size_t first, size_t count, bool bypass);
   void copy_out(const std::byte* from, size_t first, size_t count);
   void reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count);
 
@@ -58,14 +83,31 @@ class Job {
   size_t element_;
   bool large_;
   // True if data are stored in the staging area with stores that bypass the cache.
-  bool bypass_ = false;
+  bool bypass_;
   PieceWalk staged_, reduced_, copied_;
   std::vector<const std::byte*> sources_;
 };
 
+// Store elements [first, first + count) of this rank's data in its staging area. From time to time, measure both kinds of stores with the
+// first two blocks.
 void Job::copy_in(std::byte* to, size_t first, size_t count) {
+  const size_t block = kTrialBytes / element_;
+  if (count >= 2 * block && node_.stores().due()) {
+    uint64_t at[3] = {ticks()};
+    for (size_t i = 0; i < 2; ++i) {
+      store(to, first, block, i == 1);
+      drain_stores();
+      to += block * element_, first += block, count -= block;
+      at[i + 1] = ticks();
+    }
+    node_.stores().record(static_cast<double>(at[1] - at[0]), static_cast<double>(at[2] - at[1]));
+  }
+  store(to, first, count, bypass_);
+}
+
+void Job::store(std::byte* to, size_t first, size_t count, bool bypass) {
   staged_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
-    if (piece.in && bypass_) {
+    if (piece.in && bypass) {
       stage_bytes(to + offset * element_, piece.in + within * element_, n * element_);
     } else if (piece.in) {
       copy_bytes(to + offset * element_, piece.in + within * element_, n * element_, false);
@@ -83,25 +125,25 @@ void Job::copy_out(const std::byte* from, size_t first, size_t count) {
 
 Status Job::direct(const SubBuffers& subs) {
   const size_t step = subs.bytes / element_;
-  auto count_of = [&](size_t k) { return std::min(step, data_.total - k * step); };
-  auto stage_in = [&](size_t k) { copy_in(subs.at(node_.me(), k), k * step, count_of(k)); };
   auto take_out = [&](size_t k) -> Status {
     HVD_RETURN_IF_ERROR(node_.await_all(k + 1));
-    reduced_.each(k * step, count_of(k), [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
+    reduced_.each(k * step, std::min(step, data_.total - k * step),
+                  [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
       if (!piece.out) return;
       for (int m = 0; m < node_.size(); ++m) sources_[m] = subs.at(m, k) + offset * element_;
+      if (piece.in) sources_[node_.me()] = piece.in + within * element_;
       reduce_many(dtype_, op_, piece.out + within * element_, sources_, n, scale_);
     });
     return {};
   };
-  return run_rounds(node_, ceil_div(data_.total, step), subs.stage.published, stage_in, take_out);
+  return run_rounds(node_, ceil_div(data_.total, step), subs.stage.published, [&](size_t k) { stage_direct(subs, k); }, take_out);
 }
 
 // Reduce this rank's slice of a round: elements [first, first + count) of the data. In each rank's sub-buffer, the slice begins at element
 // `at`.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
-    const size_t block = kShmBlockBytes / element_;
+    const size_t block = (large_ ? kLargeBlockBytes : kShmBlockBytes) / element_;
     for (size_t done = 0; done < n; done += block) {
       const size_t some = std::min(block, n - done);
       const size_t there = (at + offset + done) * element_, here = (within + done) * element_;
@@ -172,19 +214,12 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
   auto staged_stage = [&](size_t k) { return k == 0 ? 1 : 2 * k; };
   auto reduced_stage = [&](size_t k) { return k + 1 < rounds ? 2 * k + 3 : 2 * rounds; };
 
-  bypass_ = node_.stores().bypass();
-  uint64_t spent = 0;
-  auto publish = [&] {
-    if (bypass_) stream_fence();
-    node_.publish();
-  };
   auto stage_in = [&](size_t k) {
     const size_t first = start(k, 0), own = start(k, me), next = start(k, me + 1), end = start(k + 1, 0);
-    const uint64_t begin = ticks();
     copy_in(subs.at(me, k), first, own - first);
     copy_in(subs.at(me, k) + (next - first) * element_, next, end - next);
-    publish();
-    spent += ticks() - begin;
+    fence();
+    node_.publish();
   };
   auto take_results = [&](size_t k) -> Status {
     for (size_t m = 0; m < members; ++m) {
@@ -206,12 +241,12 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
       return {};
     }
     reduce_own(subs, k, start(k, me) - start(k, 0), start(k, me), start(k, me + 1) - start(k, me));
-    publish();
+    fence();
+    node_.publish();
     if (k > 0) HVD_RETURN_IF_ERROR(take_results(k - 1));
   }
   HVD_RETURN_IF_ERROR(take_results(rounds - 1));
   node_.finish();
-  node_.stores().record(bypass_, static_cast<double>(spent) / static_cast<double>(total * element_));
   return {};
 }
 
@@ -234,7 +269,7 @@ bool stage_allreduce_shm(Comm& comm, const Segments& data, DType d) {
   if (comm.size == 1 || data.total == 0 || !is_direct(comm, data, d)) return false;
   NodeGroup::Stage stage;
   if (!comm.node->begin_early(&stage)) return false;
-  const SubBuffers subs(stage, kDepth);
+  const SubBuffers subs(stage, kDepth, rotation(stage, data.total * size_of(d)));
   if (!subs.check(1).ok()) {
     comm.node->withdraw();
     return false;
@@ -254,12 +289,13 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   NodeGroup::Stage stage;
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   Job job(comm, data, d, op, s);
+  const size_t place = rotation(stage, data.total * size_of(d));
   if (is_direct(comm, data, d)) {
-    const SubBuffers subs(stage, kDepth);
+    const SubBuffers subs(stage, kDepth, place);
     HVD_RETURN_IF_ERROR(subs.check(1));
     return job.direct(subs);
   }
-  const SubBuffers subs(stage, kSlicedDepth, sizeof(ArenaOffsets));
+  const SubBuffers subs(stage, kSlicedDepth, sizeof(ArenaOffsets) + place);
   HVD_RETURN_IF_ERROR(subs.check(node.size()));
   bool mixed = false;
   HVD_RETURN_IF_ERROR(job.sliced(subs, arena_offsets_of(node, data, size_of(d)), &mixed));

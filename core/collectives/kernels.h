@@ -63,5 +63,11 @@ inline void stream_fence() {
   __builtin_ia32_sfence();
 #endif
 }
+// Wait until earlier stores have left the core, to measure them.
+inline void drain_stores() {
+#if defined(__x86_64__)
+  __builtin_ia32_mfence();
+#endif
+}
 
 }  // namespace hvd

@@ -39,7 +39,7 @@ Status NodeGroup::begin(Stage* stage) {
 void NodeGroup::set_up(Stage* stage) {
   const size_t bytes = segment_->spec().staging_bytes / 2;
   for (int m = 0; m < size(); ++m) staging_[m] = segment_->staging(locals_[m]) + half_ * bytes;
-  *stage = {staging_.data(), bytes, own_ - base_};
+  *stage = {staging_.data(), bytes, own_ - base_, (operations_ - 1) / 2};
 }
 
 bool NodeGroup::begin_early(Stage* stage) {

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -44,23 +45,26 @@ struct StagingLedger {
 // so the choice follows measured times. Results do not depend on it.
 class StoreChoice {
  public:
-  // Return true if the next operation must bypass the cache. One of kTryEvery operations tries the other kind of stores.
-  bool bypass() { return bypass_ != (operations_++ % kTryEvery == 1); }
-  // Record the time per byte of an operation with or without bypassing.
-  void record(bool bypass, double cost) {
-    double& mean = cost_[bypass];
-    // A single interruption must not change the mean much.
-    mean = mean == 0 ? cost : (mean + std::min(cost, 2 * mean)) / 2;
+  // True if data must bypass the cache.
+  bool bypass() const { return bypass_; }
+  // True once in kTryEvery calls. The caller then stores a part of its data in each way and records both times.
+  bool due() { return calls_++ % kTryEvery == 1; }
+  // Record the times of stores of the same size, without and with bypassing.
+  void record(double normal, double bypassing) {
+    // A single interruption must not change the means much.
+    for (auto [mean, time] : {std::pair{&normal_, normal}, {&bypassing_, bypassing}}) {
+      *mean = *mean == 0 ? time : (*mean + std::min(time, 2 * *mean)) / 2;
+    }
     // Data that bypassed the cache take longer to read, so require a large gain.
-    bypass_ = cost_[true] > 0 && 2 * cost_[true] < cost_[false];
+    bypass_ = 2 * bypassing_ < normal_;
   }
 
  private:
   static constexpr uint64_t kTryEvery = 32;
   bool bypass_ = false;
-  uint64_t operations_ = 0;
-  // Mean time per byte without [0] and with [1] bypassing, or 0 if unknown.
-  double cost_[2] = {0, 0};
+  uint64_t calls_ = 0;
+  // Mean times, or 0 if unknown.
+  double normal_ = 0, bypassing_ = 0;
 };
 
 class NodeGroup {
@@ -80,6 +84,8 @@ class NodeGroup {
     size_t bytes;
     // Number of stages (0 or 1) that this rank has already published, by publish_early().
     size_t published = 0;
+    // Number of earlier collectives of the group that used this half.
+    uint64_t turn = 0;
   };
   // Start a collective and get the staging memory for it.
   Status begin(Stage* stage);
