@@ -128,13 +128,14 @@ class Repeats {
   }
 
   nb::object submit(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
-                    nb::handle process_set) {
+                    nb::handle process_set, bool waits = false) {
     uintptr_t in;
     nb::object taken = match(name, source, op, prescale, postscale, process_set, &in);
     if (!taken.is_valid()) return nb::none();
     Repeat& r = *nb::inst_ptr<Repeat>(taken);
     nb::object result = target.is_none() ? empty_like_(source) : nb::borrow(target);
-    r.native->again<false>(in, result.is(source) ? in : address_of(result));
+    const uintptr_t out = result.is(source) ? in : address_of(result);
+    waits ? r.native->again<false, true>(in, out) : r.native->again<false>(in, out);
     r.source = nb::borrow(source);
     r.result = std::move(result);
     return taken;
@@ -328,7 +329,7 @@ void define_repeats(nb::module_& m) {
       .def("take", &Repeats::take, "name"_a.none(), "source"_a.none(), "op"_a.none(), "prescale"_a.none(), "postscale"_a.none(),
            "process_set"_a.none())
       .def("submit", &Repeats::submit, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
-           "postscale"_a.none(), "process_set"_a.none())
+           "postscale"_a.none(), "process_set"_a.none(), "waits"_a = false)
       .def("run", &Repeats::run, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
            "postscale"_a.none(), "process_set"_a.none())
       .def("run_first", &Repeats::run_first, "function"_a)

@@ -71,9 +71,10 @@ struct Work {
     check(engine->copy_output(*op, reinterpret_cast<void*>(to), reinterpret_cast<Device::Stream>(stream)));
   }
 
-  template <bool kBlocking>
+  // With kWaits, the engine's thread is not woken, because the caller waits next and runs the progress loop itself.
+  template <bool kBlocking, bool kWaits = kBlocking>
   void again(uintptr_t in, uintptr_t out) {
-    check(engine->submit_again(&op, reinterpret_cast<const std::byte*>(in), reinterpret_cast<std::byte*>(out), kBlocking));
+    check(engine->submit_again(&op, reinterpret_cast<const std::byte*>(in), reinterpret_cast<std::byte*>(out), kWaits));
     if constexpr (kBlocking) {
       const OperationPtr own = op;
       {

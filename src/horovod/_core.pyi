@@ -194,9 +194,19 @@ class Repeats:
         """
 
     def submit(
-        self, name: Any, source: Any, target: Any, op: int | None, prescale: float, postscale: float, process_set: Any
+        self,
+        name: Any,
+        source: Any,
+        target: Any,
+        op: int | None,
+        prescale: float,
+        postscale: float,
+        process_set: Any,
+        waits: bool = False,
     ) -> Repeat | None:
         """Take the stored operation and submit it again, from ``source`` into ``target`` or, if None, a new tensor.
+
+        If ``waits`` is True, the caller must wait for an operation next, because the engine's thread stays asleep.
 
         Returns:
             The operation, or None, as for take().

@@ -69,10 +69,9 @@ def reduce_gradients(
             full_name, group_name, size = f"allreduce.{name}", "", 0
             if alone and group is None and not (grad.is_sparse or grad.requires_grad):
                 # Fast path for most gradients: resubmit the operation of the previous step.
-                target = grad if ours else torch.empty_like(grad)
-                repeat = repeats.submit((full_name, 0, wire), grad, target, *how)
+                repeat = repeats.submit((full_name, 0, wire), grad, grad if ours else None, *how)
                 if repeat is not None:
-                    pending.add(target, repeat)
+                    pending.add(repeat.result, repeat)
                     continue
             grad = grad.detach()
             if grad.is_sparse and not sparse_as_dense:

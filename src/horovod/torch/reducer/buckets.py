@@ -63,17 +63,8 @@ class Slot(GradientHook):
     """State of one parameter in an optimizer's reducer."""
 
     __slots__ = (
-        "accumulated",
-        "group",
-        "hook",
-        "index",
-        "moves",
-        "name",
-        "parameter",
-        "reduced",
-        "repeated",
-        "version",
-        "watched",
+        *("accumulated", "group", "hook", "index", "moves", "name"),
+        *("parameter", "reduced", "repeated", "version", "watched"),
     )
 
     def __init__(self, parameter: torch.Tensor, name: str, index: int) -> None:
@@ -101,7 +92,7 @@ class Slot(GradientHook):
         Raises:
             RuntimeError: If the gradient is already in flight.
         """
-        if self.watched is not None or (self.bucket is not None and self.bucket.has_arrived(self)):
+        if self.watched is not None or (self.bucket is not None and self.bucket.arrived[self.place] is not None):
             raise RuntimeError(
                 f"gradient {self.name!r} was computed a second time in one backward pass, by a nested one, while it "
                 "was being reduced; with torch.utils.checkpoint pass use_reentrant=False"
@@ -247,10 +238,6 @@ class Bucket(Arrivals):
 
     def _all_in_place(self) -> bool:
         return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
-
-    def has_arrived(self, slot: Slot) -> bool:
-        """Return True if backward has produced this parameter's gradient in the current step."""
-        return self.arrived[slot.place] is not None
 
     def gather(self, cannot_change: bool) -> None:
         """Make all gradients views of the bucket.

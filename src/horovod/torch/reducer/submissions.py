@@ -217,7 +217,7 @@ class Submissions:
         self.factor = 1.0
         """Factor by which gradients are multiplied when they are submitted."""
         self.sole_reducer = False
-        """True at the end of a pass without other reducers. Gradients then cannot change until they are reduced."""
+        """True at the end of a pass without other reducers. The reducer waits next, and gradients do not change."""
         self.norms: Norms | None = None
         """Norms to record in this step, or None."""
 
@@ -396,7 +396,8 @@ class Submissions:
         self, key: Any, tensor: torch.Tensor, op: int, prescale: float, postscale: float
     ) -> Repeat | None:
         """Reduce ``tensor`` in place with the operation of the previous step, or return None if none matches."""
-        repeat = repeats.submit(key, tensor, tensor, op, prescale, postscale, self._options.process_set)
+        process_set, waits = self._options.process_set, self.sole_reducer
+        repeat = repeats.submit(key, tensor, tensor, op, prescale, postscale, process_set, waits)
         if repeat is not None and tracing.state._is_profiler_enabled:
             tracing.record_submission(repeat.work)
         return repeat
