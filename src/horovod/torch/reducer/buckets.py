@@ -63,8 +63,17 @@ class Slot(GradientHook):
     """State of one parameter in an optimizer's reducer."""
 
     __slots__ = (
-        *("accumulated", "group", "hook", "index", "moves", "name"),
-        *("parameter", "reduced", "repeated", "version", "watched"),
+        "accumulated",
+        "group",
+        "hook",
+        "index",
+        "moves",
+        "name",
+        "parameter",
+        "reduced",
+        "repeated",
+        "version",
+        "watched",
     )
 
     def __init__(self, parameter: torch.Tensor, name: str, index: int) -> None:
