@@ -144,7 +144,7 @@ int visit_hook(PyObject* self, visitproc visit, void* arg) {
 }
 
 int clear_hook(PyObject* self) {
-  nb::inst_ptr<GradientHook>(self)->bucket = nb::none();
+  if (nb::inst_ready(self)) nb::inst_ptr<GradientHook>(self)->bucket = nb::none();
   return 0;
 }
 

@@ -82,7 +82,7 @@ int describe_array(void* array, DlTensor* out) {
   const nb::dlpack::dtype element{static_cast<uint8_t>(view.format[0]), static_cast<uint8_t>(8 * view.itemsize), 1};
   *out = {view.buf, {kDlCpu, 0}, view.ndim, element, shape, nullptr, 0};
   std::copy_n(view.shape, std::min(view.ndim, Repeat::kDimensions), shape);
-  const bool aligned = reinterpret_cast<uintptr_t>(view.buf) % static_cast<size_t>(view.itemsize) == 0;
+  const bool aligned = view.itemsize > 0 && reinterpret_cast<uintptr_t>(view.buf) % static_cast<size_t>(view.itemsize) == 0;
   PyBuffer_Release(&view);
   return aligned ? 0 : -1;
 }

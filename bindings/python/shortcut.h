@@ -20,7 +20,7 @@ using Attempt = std::function<nb::object(const Arguments&)>;
 // Instances belong to modules and are never destroyed.
 struct Shortcut {
   PyObject_HEAD vectorcallfunc vectorcall;
-  PyObject *dict, *function;
+  PyObject *dict, *references, *function;
   Attempt* attempt;
 
   static PyObject* call(PyObject* self, PyObject* const* values, size_t flagged, PyObject* names) {
@@ -45,6 +45,7 @@ struct Shortcut {
   static PyObject* type() {
     static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Shortcut, vectorcall), READONLY, nullptr},
                                     {"__dictoffset__", T_PYSSIZET, offsetof(Shortcut, dict), READONLY, nullptr},
+                                    {"__weaklistoffset__", T_PYSSIZET, offsetof(Shortcut, references), READONLY, nullptr},
                                     {}};
     static PyGetSetDef attributes[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr}, {}};
     static PyMethodDef methods[] = {{"__reduce__", reduce, METH_NOARGS, nullptr}, {}};
@@ -67,7 +68,10 @@ inline nb::object shortcut(nb::object function, Attempt attempt) {
   auto& s = *reinterpret_cast<Shortcut*>(result.ptr());
   s.vectorcall = Shortcut::call;
   s.attempt = new Attempt(std::move(attempt));
-  nb::module_::import_("functools").attr("update_wrapper")(result, function);
+  const nb::module_ functools = nb::module_::import_("functools");
+  // The last three make inspect.getfullargspec() work.
+  functools.attr("update_wrapper")(result, function,
+                                   functools.attr("WRAPPER_ASSIGNMENTS") + nb::make_tuple("__code__", "__defaults__", "__kwdefaults__"));
   s.function = function.release().ptr();
   return result;
 }
