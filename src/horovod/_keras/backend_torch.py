@@ -10,6 +10,7 @@ import torch
 import horovod.torch as hvd
 from horovod.common.compression import check_wire, leaves_alone, wire_of
 from horovod.common.frontends import TORCH as frontend
+from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring
 from horovod.torch.mpi_ops import _basics
@@ -66,7 +67,7 @@ def reduce_gradients(
             # ``_value`` of a Keras variable, because its property ``value`` takes longer than the rest of this loop.
             ours = grad is getattr(variable, "_value", variable).grad
             group = members.get(position)
-            full_name, group_name, size = f"allreduce.{name}", "", 0
+            full_name, group_name, size = wire_name("allreduce", name), "", 0
             if alone and group is None and not (grad.is_sparse or grad.requires_grad):
                 # Fast path for most gradients: resubmit the operation of the previous step.
                 repeat = repeats.submit((full_name, 0, wire), grad, grad if ours else None, *how)
@@ -115,9 +116,9 @@ class _Pending:
         self._repeats: list[Repeat] = []
         self._finish: list[torch.Tensor | Callable[[], torch.Tensor]] = []
 
-    def add(self, finish: torch.Tensor | Callable[[], torch.Tensor], *repeats: Repeat) -> None:
-        """Add a result, or a function that returns it, perhaps after the operation ``repeats``."""
-        self._repeats += repeats
+    def add(self, finish: torch.Tensor | Callable[[], torch.Tensor], *operations: Repeat) -> None:
+        """Add a result, or a function that returns it once ``operations`` are complete."""
+        self._repeats += operations
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:

@@ -149,6 +149,7 @@ def allreduce_async_(
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_async_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     how = (prescale_factor, postscale_factor, process_set)
+    # The native callable repeats nothing while a profiler runs, because ``add_repeat`` must record the submission.
     repeat = repeats.submit(name, tensor, tensor, op, *how) if average is None else None
     if repeat is None:
         work = submit(tensor, tensor, _wire_name(name), resolve_op(op, average, _op_label), *how)
